@@ -2,22 +2,18 @@
 from rackline.api.afford import afford as afford
 from rackline.api.answer import Answer as Answer, answer as answer
 from rackline.api.ask import ask as ask
-from rackline.api.audit import audit as audit
 from rackline.api.budget import budget as budget
 from rackline.api.calibrate import calibrate as calibrate
 from rackline.api.catalogue import chips as chips, clusters as clusters, memory as memory, new as new
 from rackline.api.compare import compare as compare
-from rackline.api.diagnose import diagnose as diagnose
-from rackline.api.encode import encode as encode
-from rackline.api.explain import explain as explain
-from rackline.api.fit import fit as fit
-from rackline.api.infer_prices import infer_prices as infer_prices
-from rackline.api.lecture import experiment as experiment, lecture as lecture
-from rackline.api.measure import measure as measure
-from rackline.api.models import models as models
+from rackline.api.diagnose import audit as audit, diagnose as diagnose
+from rackline.api.explain import explain as explain, fit as fit
+from rackline.api.lecture import experiment as experiment, lecture as lecture, measure as measure
+from rackline.api.models import encode as encode, models as models
 from rackline.api.observe import observe as observe
 from rackline.api.plan import plan as plan
 from rackline.api.price import price as price
+from rackline.api.prices import infer_prices as infer_prices
 from rackline.api.rl import rl as rl
 from rackline.api.schema import schema as schema
 from rackline.api.simulate import simulate as simulate

@@ -12,7 +12,8 @@ import pytest
 import rackline as rl
 from rackline.api.answer import Watch
 from rackline.api.resolve import named
-from rackline.api.server import SimulateQuestion, server_of
+from rackline.api.server import server_of
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.errors import InputError
 from rackline.simulation import Handover, Lengths
 from rackline.simulation.autoscalers import AUTOSCALERS, Seen, Setting

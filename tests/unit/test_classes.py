@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rackline as rl
-from rackline.api.classes import classes_of
-from rackline.api.server import SimulateQuestion
+from rackline.api.rates import classes_of
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import load_of, requests_of
 from rackline.errors import InputError
 from rackline.simulation import POLICIES, Lengths, PlainClock, Pool, RankSpec, simulate
@@ -73,7 +73,7 @@ def test_a_file_gives_shares_limits_and_tiers(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("", "an empty file"),
-        ("classes = 3", "got '0 classes'"),
+        ("classes = 3", "got 'classes'"),
         ('[[classes]]\nname = "a"\nshare = 1\ninput = 5\noutput = 5\ncolour = 1', "class 1: key: got 'colour'"),
         ("[[classes]]\nshare = 1\ninput = 5\noutput = 5", "class 1: name"),
         ('[[classes]]\nname = "a"\ninput = 5\noutput = 5', "class 1: share: got 'nothing'"),

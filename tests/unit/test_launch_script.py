@@ -17,7 +17,7 @@ import yaml
 
 import rackline as rl
 from helpers import assert_parses, flag_tables, flags_of
-from rackline.api.starting import launch_options
+from rackline.api.planned import launch_options
 from rackline.arch import AppliedAdapter, Model, apply_adapter, model
 from rackline.errors import InputError
 from rackline.hardware import Cluster, cluster

@@ -10,7 +10,8 @@ import pytest
 
 import rackline as rl
 from helpers import deploy
-from rackline.api.traffic import mixture_of_file, mixture_of_trace
+from rackline.api.rates import mixture_of_file
+from rackline.api.traffic import mixture_of_trace
 from rackline.arch import model
 from rackline.errors import InputError
 from rackline.hardware import cluster

@@ -14,7 +14,7 @@ from rackline.api.compare import CompareQuestion
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.price import PriceQuestion
 from rackline.api.question import options
-from rackline.api.server import SimulateQuestion
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.errors import InputError
 
 MODEL, ON = "llama-3.1-8b", "dgx-h100"

@@ -11,7 +11,7 @@ from test_chip_check import BARE, found
 
 import rackline as rl
 from helpers import cluster, micro_batch, model
-from rackline.api.fit import FitQuestion
+from rackline.api.explain import FitQuestion
 from rackline.api.question import python_of
 from rackline.arch import DenseFfn
 from rackline.cli.main import run

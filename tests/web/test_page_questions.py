@@ -18,7 +18,8 @@ from rackline.plain import plain
 from rackline.report import exports
 from rackline.report.origins import row_origins
 from rackline.web.asked import offered_names, taken
-from rackline.web.data import CATALOGUE, all_options, experiments, first_fields, views
+from rackline.web.data import CATALOGUE, experiments, first_fields, views
+from rackline.web.forms import all_options
 from web_server import Server
 
 ASKING = {name: view for name, view in views().items() if "verb" in view}

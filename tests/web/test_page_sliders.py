@@ -11,8 +11,7 @@ from playwright.sync_api import expect
 from conftest import PATIENCE_MS, Watched
 from rackline.api.answer import answer
 from rackline.api.budget import BudgetQuestion
-from rackline.api.infer_prices import InferPricesQuestion
-from rackline.api.selling import rent_of
+from rackline.api.prices import InferPricesQuestion, rent_of
 from rackline.api.tiers import TiersQuestion
 from rackline.pricing import cheapest, envelope, keeping_lines, tier_by_drain
 from rackline.web.data import first_fields, views

@@ -22,7 +22,7 @@ from rackline.units import format_count, format_seconds, format_usd
 
 with late:
     from rackline.pricing import bought, terms
-    from rackline.report import choice_report, column, figure, pricing_figures, wording
+    from rackline.report import choice_report, column, pricing_figures, wording
 
 _MOST_PLANS = 24
 
@@ -30,8 +30,6 @@ _MOST_PLANS = 24
 @question
 class AffordQuestion(Planned, ModelQuestion):
     """What does a budget buy, or what do users cost a month?"""
-
-    ask: ClassVar[str] = "afford"
 
     models: Texts = option(
         "text",
@@ -125,6 +123,12 @@ class Offer:
         return bought.cheapest(self.ways)
 
     @property
+    def rank(self) -> tuple[bool, float, float]:
+        """Where it stands: most users first, then fewest dollars."""
+        best = self.best
+        return (True, 0.0, 0.0) if best is None else (False, -(best.users or 0.0), best.usd_per_month)
+
+    @property
     def name(self) -> str:
         """Model and cluster."""
         return f"{self.model}@{self.cluster}"
@@ -140,8 +144,6 @@ class Afforded:
         use: what the use added to the question.
     """
 
-    json_keys: ClassVar = ("offers", "wanted", "use")
-
     offers: tuple[Offer, ...]
     wanted: bought.Wanted
     use: Use
@@ -155,8 +157,7 @@ def _head(found: Afforded) -> tuple[str, list[str]]:
         return _none(found), []
     pause = f"who pause {format_seconds(wanted.think_s)}" if wanted.think_s else "who ask again at once"
     users = "" if best.users is None else f"{best.users:,.0f} users {pause}, "
-    money = f"{format_usd(best.usd_per_month)} a month"
-    answer = f"{users}{money}, {best.terms}"
+    answer = f"{users}{format_usd(best.usd_per_month)} a month, {best.terms}"
     lines = [
         f"{best.num_chips:,} chips at {format_usd(best.usd_per_chip_hour)} an hour, {offer.layout}, {offer.stack}; "
         f"{format_seconds(offer.tpot_s or 0.0)} a token, {format_seconds(offer.ttft_s or 0.0)} to the first"
@@ -166,12 +167,9 @@ def _head(found: Afforded) -> tuple[str, list[str]]:
     if best.bound_months:
         of = "bought for about" if best.terms.startswith("owned") else "bound to"
         lines.append(f"{of} {format_usd(best.bound_usd)} over {best.bound_months} months")
-    each = [f"{format_count(best.requests_per_month)} requests a month"]
-    if best.usd_per_user is not None:
-        each.append(f"{format_usd(best.usd_per_user)} a user")
-    if best.usd_per_request is not None:
-        each.append(f"{format_usd(best.usd_per_request)} a request")
-    lines.append(", ".join(each))
+    costs = ((best.usd_per_user, "user"), (best.usd_per_request, "request"))
+    each = [f"{format_usd(usd)} a {what}" for usd, what in costs if usd is not None]
+    lines.append(", ".join([f"{format_count(best.requests_per_month)} requests a month", *each]))
     demand = next((one for one in offer.ways if one.terms == "on demand"), None)
     if demand is not None and demand is not best and demand.copies:
         lines.append(f"on demand the same service costs {format_usd(demand.usd_per_month)} a month"
@@ -211,82 +209,65 @@ def _text(answer: Answer[AffordQuestion, Afforded], width: int) -> Iterable[Any]
 
 
 def _sheets(found: Afforded) -> list[column.Sheet[Any]]:
-    Column = column.Column
     of_offers: list[column.Column[Offer]] = [
-        Column("model", "model"),
-        Column("cluster", "on"),
-        Column("best.users", "users", "whole"),
-        Column("best.usd_per_month", "$ a month", "USD"),
-        Column("best.usd_per_user", "a user", "USD"),
-        Column("best.usd_per_request", "a request", "USD", priority=1),
-        Column("best.num_chips", "chips", "whole"),
-        Column("best.terms", "paid", "words", _paid),
-        Column("tpot_s", "a token", "s", priority=2),
-        Column("quality.score", "MMLU-Pro", "1", priority=1),
+        column.Column("model", "model"),
+        column.Column("cluster", "on"),
+        column.Column("best.users", "users", "whole"),
+        column.Column("best.usd_per_month", "$ a month", "USD"),
+        column.Column("best.usd_per_user", "a user", "USD"),
+        column.Column("best.usd_per_request", "a request", "USD", priority=1),
+        column.Column("best.num_chips", "chips", "whole"),
+        column.Column(
+            "best.terms",
+            "paid",
+            "words",
+            lambda offer: offer.best.terms if offer.best else offer.reason or "beyond the budget",
+        ),
+        column.Column("tpot_s", "a token", "s", priority=2),
+        column.Column("quality.score", "MMLU-Pro", "1", priority=1),
     ]
     of_ways: list[column.Column[bought.Bought]] = [
-        Column("terms", "paid", "words"),
-        Column("usd_per_chip_hour", "$ a chip-hour", "USD"),
-        Column("num_chips", "chips", "whole"),
-        Column("users", "users", "whole"),
-        Column("usd_per_month", "$ a month", "USD", lambda way: way.usd_per_month if way.copies else None),
-        Column("least_usd", "smallest fleet", "USD", priority=2),
-        Column("usd_per_user", "a user", "USD"),
-        Column("usd_per_request", "a request", "USD", priority=1),
-        Column("bound_usd", "bound to", "USD", lambda way: way.bound_usd or None, priority=1),
-        Column("break_even_months", "buying pays after, months", "1"),
-        Column("within_budget", "within", "text", _within),
+        column.Column("terms", "paid", "words"),
+        column.Column("usd_per_chip_hour", "$ a chip-hour", "USD"),
+        column.Column("num_chips", "chips", "whole"),
+        column.Column("users", "users", "whole"),
+        column.Column("usd_per_month", "$ a month", "USD", lambda way: way.usd_per_month if way.copies else None),
+        column.Column("least_usd", "smallest fleet", "USD", priority=2),
+        column.Column("usd_per_user", "a user", "USD"),
+        column.Column("usd_per_request", "a request", "USD", priority=1),
+        column.Column("bound_usd", "bound to", "USD", lambda way: way.bound_usd or None, priority=1),
+        column.Column("break_even_months", "buying pays after, months", "1"),
+        column.Column(
+            "within_budget", "within", "text", lambda way: {True: "yes", False: "no", None: "-"}[way.within_budget]
+        ),
     ]
     first = found.offers[0]
     title = "models and clusters, the best way to pay for each"
-    offers = column.Sheet("offers", of_offers, found.offers, title, _sources(found))
+    scores = {offer.quality.source: offer.quality.date for offer in found.offers if offer.quality}
+    source = "; ".join(f"score: {source}, {date}" for source, date in scores.items())
+    offers = column.Sheet("offers", of_offers, found.offers, title, source)
     estimated = ", ".join(one.terms for one in first.ways if one.estimated)
     captions = [f"estimated prices: {estimated}"] if estimated else []
     if all(way.break_even_months is None for way in first.ways):
         captions.append("when buying pays is not known: the power of a machine with these chips is in no file")
-    caption = "; ".join(captions)
-    ways = column.Sheet("ways", of_ways, first.ways, f"ways to pay for {first.name}", caption)
+    ways = column.Sheet("ways", of_ways, first.ways, f"ways to pay for {first.name}", "; ".join(captions))
     return [offers, ways] if first.ways else [offers]
-
-
-def _paid(offer: Offer) -> str:
-    return offer.best.terms if offer.best else offer.reason or "beyond the budget"
-
-
-def _within(one: bought.Bought) -> str:
-    return {True: "yes", False: "no", None: "-"}[one.within_budget]
-
-
-def _sources(found: Afforded) -> str:
-    """Where the scores are from."""
-    known = {offer.quality.source: offer.quality.date for offer in found.offers if offer.quality}
-    return "; ".join(f"score: {source}, {date}" for source, date in known.items())
-
-
-def _summary(answer: Answer[AffordQuestion, Afforded]) -> str:
-    return _head(answer.result)[0]
-
-
-def _rows(answer: Answer[AffordQuestion, Afforded]) -> Iterable[Any]:
-    return [
-        {"model": offer.model, "cluster": offer.cluster, "chosen": way is answer.result.offers[0].best, **asdict(way)}
-        for offer in answer.result.offers
-        for way in offer.ways
-    ]
-
-
-def _figure(answer: Answer[AffordQuestion, Afforded]) -> figure.Figure:
-    return pricing_figures.afford_figure(
-        [(offer.name, way) for offer in answer.result.offers for way in offer.ways], answer.result.wanted
-    )
 
 
 @asks(
     AffordQuestion,
     text=_text,
-    summary=_summary,
-    rows=_rows,
-    figures={"ways": _figure},
+    summary=lambda answer: _head(answer.result)[0],
+    rows=lambda answer: [
+        {"model": offer.model, "cluster": offer.cluster, "chosen": way is answer.result.offers[0].best, **asdict(way)}
+        for offer in answer.result.offers
+        for way in offer.ways
+    ],
+    figures={
+        "ways": lambda answer: pricing_figures.afford_figure(
+            [(offer.name, way) for offer in answer.result.offers for way in offer.ways], answer.result.wanted
+        )
+    },
     entry=Entry(
         group="Decide",
         place=2,
@@ -336,20 +317,13 @@ def afford(question: AffordQuestion, watch: Watch) -> Afforded:
         survive_hosts=question.survive or 0,
         availability=question.availability,
     )
-    offers: list[Offer] = []
-    uses: list[Use] = []
+    offers: list[tuple[Offer, Use]] = []
     with watch.counting("planning the first", "planned") as done:
         for model, on in pairs:
-            offer, use = _offer(question, model, on, wanted)
-            offers.append(offer)
-            uses.append(use)
-            done(offer.name, len(offers), len(pairs))
-    return Afforded(offers=tuple(sorted(offers, key=_rank)), wanted=wanted, use=uses[0])
-
-
-def _rank(offer: Offer) -> tuple[bool, float, float]:
-    best = offer.best
-    return (True, 0.0, 0.0) if best is None else (False, -(best.users or 0.0), best.usd_per_month)
+            offers.append(_offer(question, model, on, wanted))
+            done(offers[-1][0].name, len(offers), len(pairs))
+    ranked = sorted((offer for offer, _ in offers), key=lambda one: one.rank)
+    return Afforded(offers=tuple(ranked), wanted=wanted, use=offers[0][1])
 
 
 def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted) -> tuple[Offer, Use]:

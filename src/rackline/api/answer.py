@@ -244,14 +244,14 @@ class SideFile:
 
     Args:
         option: the flag that names it.
-        write: writes it: the answer, the path, and the kind where the flag has one before the file.
+        write: writes it: the answer, the path, and the kind before the file; empty where the flag has none.
         check: turns the name into a path, before any work is done.
         needs: fields that the question must have for it.
         folders: whether a folder may be named as well, one of whose pages is written.
     """
 
     option: Option
-    write: Callable[..., None]
+    write: Callable[[Any, Path, str], None]
     check: Callable[[str, str], Path] | None = None
     needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     folders: bool = False
@@ -409,7 +409,7 @@ def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:
         watch: is told how far a long answer is.
 
     Example:
-        >>> from rackline.api.fit import FitQuestion
+        >>> from rackline.api.explain import FitQuestion
         >>> answer(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         <fit: ...>
     """

@@ -63,9 +63,9 @@ def quality_of(text: str) -> Quality:
         return Quality(total_params=total, active_params=active, tokens=count)
 
     found = arch.model(name)
-    if isinstance(found, arch.Model) and not found.is_moe:  # laws count all parameters of a dense model
-        return Quality(total_params=found.total_params, active_params=found.total_params, tokens=count)
-    return Quality(total_params=found.total_params, active_params=found.active_params, tokens=count)
+    is_dense = isinstance(found, arch.Model) and not found.is_moe  # laws count all parameters of a dense model
+    active = found.total_params if is_dense else found.active_params
+    return Quality(total_params=found.total_params, active_params=active, tokens=count)
 
 
 def laws_of(
@@ -86,19 +86,19 @@ def laws_of(
     of_wanted = 1.0
     if wanted is not None and wanted.total_params > wanted.active_params:
         of_wanted = float(scaling.routed_num_experts(wanted.total_params, wanted.active_params))
-    if mixture or of_wanted > 1.0:
-        try:
-            return scaling.joint_law(of_wanted, name or DEFAULT_JOINT_LAW), scaling.joint_law(
-                experts, name or DEFAULT_JOINT_LAW
-            )
-        except UnknownNameError as error:
-            raise _unknown_law(name or "") from error
+    joint = mixture or of_wanted > 1.0
     try:
+        if joint:
+            known = name or DEFAULT_JOINT_LAW
+            return scaling.joint_law(of_wanted, known), scaling.joint_law(experts, known)
         law = scaling.loss_law(name or DEFAULT_LAW)
     except UnknownNameError as error:
-        raise _unknown_law(name or "") from error
+        laws = catalog.names("laws")
+        allowed = f"{', '.join(laws)}, a TOML file or a CSV file of losses"
+        near = nearest_name(name or "", laws)
+        raise InputError(what="law", given=name or "", allowed=allowed, nearest=near) from error
     except RacklineError:
-        if name is None:
+        if name is None or joint:
             raise
         law = scaling.joint_law(1.0, name)
     return law, law
@@ -109,16 +109,6 @@ def _amount(text: str, name: str, maximum: float) -> float:
     spelled = text.strip()
     spelled = spelled[:-1] + spelled[-1:].upper() if spelled[-1:] in ("b", "t", "m") else spelled
     return parse_count(spelled, name=name, minimum=1.0, maximum=maximum)
-
-
-def _unknown_law(name: str) -> InputError:
-    known = catalog.names("laws")
-    return InputError(
-        what="law",
-        given=name,
-        allowed=f"{', '.join(known)}, a TOML file or a CSV file of losses",
-        nearest=nearest_name(name, known),
-    )
 
 
 DAYS_PER_MONTH = 30.0
@@ -354,7 +344,8 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
         >>> rl.budget(quality_of="70b@15T", traffic="50M", months=2)
         <budget: ...B active parameters on ...T tokens reach ...>
     """
-    shares = _mfu(question)
+    usual = USE_OVER_PRETRAIN_MFU * question.mfu
+    shares = scaling.PhaseMfu(pretrain=question.mfu, rl=question.rl_mfu or usual, inference=question.serve_mfu or usual)
     if question.runs:
         law, _ = laws_of(question.law, None, 1.0, mixture=False)
         return KnownRuns(law=law.name, runs=tuple(scaling.known_runs(law, shares.inference / shares.pretrain)))
@@ -372,38 +363,23 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     cluster = cluster_of(question.on, overrides)
     experts = question.moe or 1.0
     wanted = quality_of(question.quality_of) if question.quality_of is not None else None
-    usage = _usage(question)
-    peak = cluster.chip.flop_per_s(question.precision)
+    rate, time_s = question.traffic, question.months * DAYS_PER_MONTH * DAY_S
+    generated = scaling.lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
     with watch.moving("fitting the loss law"):
         of_wanted, of_new = laws_of(question.law, wanted, experts, mixture=question.moe is not None)
     answer = scaling.budget(
         of_new,
         float(scaling.loss(of_wanted, wanted.active_params, wanted.tokens)) if wanted else question.loss or 0.0,
-        usage,
+        scaling.Usage(
+            inference_tokens=generated,
+            prompt_tokens=generated * question.input_over_output,
+            rl_tokens=question.rl,
+            rl_flop_per_param_token=question.rl_flop,
+        ),
         mfu=shares,
-        peak_flop_per_s=peak,
+        peak_flop_per_s=cluster.chip.flop_per_s(question.precision),
         usd_per_chip_hour=cluster.usd_per_chip_hour,
         num_experts=experts,
         unique_tokens=question.unique_tokens,
     )
     return Budgeted(budget=answer, asked=question.quality_of or f"loss {question.loss:g}", chip=cluster.chip.full_name)
-
-
-def _mfu(question: BudgetQuestion) -> scaling.PhaseMfu:
-    usual = USE_OVER_PRETRAIN_MFU * question.mfu
-    return scaling.PhaseMfu(
-        pretrain=question.mfu,
-        rl=question.rl_mfu or usual,
-        inference=question.serve_mfu or usual,
-    )
-
-
-def _usage(question: BudgetQuestion) -> scaling.Usage:
-    rate, time_s = question.traffic, question.months * DAYS_PER_MONTH * DAY_S
-    generated = scaling.lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
-    return scaling.Usage(
-        inference_tokens=generated,
-        prompt_tokens=generated * question.input_over_output,
-        rl_tokens=question.rl,
-        rl_flop_per_param_token=question.rl_flop,
-    )

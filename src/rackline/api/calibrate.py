@@ -313,7 +313,7 @@ def _fitted(
             links={name: level.bytes_per_s_each_way for name, level in levels.items()},
             in_network=[name for name, level in levels.items() if level.in_network_reduction],
             scale_out=outer,
-            models=_models(),
+            models=[found for name in catalog.names("models") if isinstance(found := arch.model(name), arch.Model)],
             processes=question.processes,
             done=done,
         )
@@ -397,7 +397,3 @@ def _target(output: str) -> Path:
     elif not target.is_dir():
         raise InputError(what="output", given=output, allowed=f"a folder that exists; {target} is none")
     return target
-
-
-def _models() -> list[arch.Model]:
-    return [found for name in catalog.names("models") if isinstance(found := arch.model(name), arch.Model)]

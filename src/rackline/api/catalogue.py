@@ -136,10 +136,6 @@ def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | C
     return found.chips[0] if answer.question.name is not None else found
 
 
-def _chips_summary(answer: Answer[ChipsQuestion, Chips]) -> str:
-    return _counted([one.name for one in answer.result.chips] or [one.chip for one in answer.result.ridges], "chips")
-
-
 def _counted(names: Sequence[str], what: str) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} {what}"
 
@@ -147,7 +143,9 @@ def _counted(names: Sequence[str], what: str) -> str:
 @asks(
     ChipsQuestion,
     text=_chips_text,
-    summary=_chips_summary,
+    summary=lambda answer: _counted(
+        [one.name for one in answer.result.chips] or [one.chip for one in answer.result.ridges], "chips"
+    ),
     rows=lambda answer: answer.result.findings or answer.result.ridges or answer.result.chips,
     data=_chips_data,
     entry=Entry(
@@ -290,22 +288,17 @@ class MemoryTiers:
     memory: tuple[hardware.MemoryTierRecord, ...]
 
 
-def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Iterable[Any]:
-    found = answer.result.memory
-    yield (
-        catalogue_report.memory_table(found)
-        if answer.question.name is None
-        else catalogue_report.record_report(found[0])
-    )
-
-
 def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | hardware.MemoryTierRecord:
     return answer.result if answer.question.name is None else answer.result.memory[0]
 
 
 @asks(
     MemoryQuestion,
-    text=_memory_text,
+    text=lambda answer, width: [
+        catalogue_report.memory_table(answer.result.memory)
+        if answer.question.name is None
+        else catalogue_report.record_report(answer.result.memory[0])
+    ],
     summary=lambda answer: _counted([one.name for one in answer.result.memory], "memory tiers"),
     rows=lambda answer: answer.result.memory,
     data=_memory_data,

@@ -100,14 +100,12 @@ def _data(answer: Answer[CompareQuestion, Compared]) -> compare_report.Compariso
     )
 
 
-def _summary(answer: Answer[CompareQuestion, Compared]) -> str:
-    return f"{len(answer.result.sides)} {answer.result.kind}: {', '.join(side.name for side in answer.result.sides)}"
-
-
 @asks(
     CompareQuestion,
     text=_text,
-    summary=_summary,
+    summary=lambda answer: (
+        f"{len(answer.result.sides)} {answer.result.kind}: {', '.join(side.name for side in answer.result.sides)}"
+    ),
     rows=lambda answer: [{"name": side.name, **side.values} for side in answer.result.sides],
     data=_data,
     figures={"ratios": lambda answer: plan_figures.compare_figure(answer.result.sides, what=answer.result.kind)},
@@ -264,11 +262,11 @@ def _deployments(question: CompareQuestion, watch: Watch) -> Compared:
         rent = None if kind is None else kind.replace("_", "-")
     sides, use = sides_of(asked_of(question, rent), watch)
     first, second = (side.deployed for side in sides[:2])
-    moved: tuple[compare_report.Change, ...] = ()
-    reasons: tuple[str, ...] = ()
-    if first is not None and second is not None and first.today:
-        moved, reasons = deployments_report.changes(first, second), deployments_report.why(first, second)
-    return Compared(kind="deployments", sides=tuple(sides), prices=said, use=use, changes=moved, why=reasons)
+    compared = Compared(kind="deployments", sides=tuple(sides), prices=said, use=use)
+    if first is None or second is None or not first.today:
+        return compared
+    changes, why = deployments_report.changes(first, second), deployments_report.why(first, second)
+    return replace(compared, changes=changes, why=why)
 
 
 _LAYOUT = ("tp", "pp", "ep", "moe_tp", "attention_dp", "attention-dp")
@@ -356,18 +354,13 @@ def asked_of(question: CompareQuestion, rent: str | None) -> list[Asked]:
         if not (separator and model and on):
             raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
         for engine in engines or ("",):
-            one = _plan_question(question, model, on, rent, engine)
+            of_engine = {"calibration": engine.partition("=")[0].strip(), "launch": engine} if engine else {}
+            one = plan_question_of(question, model=model, on=on, rent=rent, **of_engine)
             label = f"{name} {engine}".strip()
             if now is not None and not found:
                 found.append(Asked(name=f"{label} today", engine=engine, question=one, now=now))
             found.append(Asked(name=label, engine=engine, question=one))
     return found
-
-
-def _plan_question(question: CompareQuestion, model: str, on: str, rent: str | None, engine: str) -> PlanQuestion:
-    """The question of one plan, under an engine if one is named."""
-    of_engine = {"calibration": engine.partition("=")[0].strip(), "launch": engine} if engine else {}
-    return plan_question_of(question, model=model, on=on, rent=rent, **of_engine)
 
 
 def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.Side], Use]:

@@ -1,26 +1,210 @@
-"""`diagnose`: why a measured run is slower than its deployment allows."""
+"""`audit` and `diagnose`: whether results of a benchmark can be true, and why a measured server is slow."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, get_args
 
 from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.question import Question, Texts, option, question
+from rackline.api.groups import Described
+from rackline.api.question import (
+    Question,
+    Texts,
+    option,
+    options,
+    question,
+)
+from rackline.api.validate import Format
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, unknown_name
 from rackline.late import late
-from rackline.units import format_percent, format_seconds
+from rackline.units import format_bytes, format_percent, format_seconds
 
 with late:
     from rackline import validation
-    from rackline.report import column, figure, wording
-    from rackline.validation import cases, diagnosis, observed_report
+    from rackline.report import column, wording
+    from rackline.validation import (
+        audit as audited,
+        cases,
+        diagnosis,
+        importers,
+        observed_report,
+        reported,
+    )
 
-_SHOWN = 6
+
+_STYLES = {"impossible": "red", "explained": "yellow", "implausible": "yellow", "plausible": "green"}
+_WORDS = {"impossible": "impossible", "explained": "explained if", "implausible": "implausible",
+          "plausible": "plausible"}  # fmt: skip
+_SHOWN_FINDINGS = 40
+
+
+@question
+class AuditQuestion(Described):
+    """Can these results of a benchmark be true?"""
+
+    headings = dict.fromkeys(options(Described), "What the files do not say")
+
+    files: Texts = option(
+        "text",
+        "results: tables in CSV, Markdown or HTML, cases or results in JSON, or with `form` those of a load generator",
+        several=True,
+        kw_only=False,
+    )
+    form: Format | None = option(
+        "text",
+        f"load generator that wrote the files: {', '.join(get_args(Format))}",
+        default=None,
+        choices=get_args(Format),
+    )
+    map: Texts | None = option(
+        "text",
+        'what a column holds: "HEADING=QUANTITY" or, of a time or with a factor, "HEADING=QUANTITY:UNIT", such as '
+        '"Latency (ms)=ttft_s:ms"; guessed by its heading otherwise; "HEADING=" leaves it out; '
+        "may be repeated",
+        several=True,
+        repeated=True,
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Rows of somebody's results with what speaks against each.
+
+    Args:
+        rows: in the order of the files.
+        columns: what the columns of tables were read as.
+        verdicts: number of rows by verdict.
+    """
+
+    rows: tuple[audited.Audited, ...]
+    columns: tuple[reported.Mapped, ...]
+    verdicts: dict[str, int]
+
+
+def _verdicts(found: Audit) -> str:
+    counts = [f"{count} {_WORDS[name]}" for name, count in found.verdicts.items() if count]
+    return f"{', '.join(counts)} of {len(found.rows)} rows"
+
+
+def _audit_text(answer: Answer[AuditQuestion, Audit], width: int) -> Iterable[Any]:
+    found = answer.result
+    worst = next((name for name, count in found.verdicts.items() if count), "plausible")
+    passed = sum(one.passed for one in found.rows)
+    lines = [f"{passed:,} checks passed"]
+    lacking = Counter(one.lacks for one in found.rows if one.lacks)
+    lines += [f"without a prediction, {count}: {why}" for why, count in lacking.most_common(3)]
+    body = Text.assemble((_verdicts(found), "bold"), *(f"\n{line}" for line in lines))
+    yield wording.Box(body, "audit", "", _STYLES[worst])
+    if found.columns:
+        yield _columns(found)
+    yield _findings(found)
+
+
+def _columns(found: Audit) -> column.Sheet[reported.Mapped]:
+    return column.Sheet(
+        "columns",
+        [
+            column.Column("heading", "column"),
+            column.Column("quantity", "read as", "text", lambda one: one.quantity or "-"),
+            column.Column("unit", "in", "text", lambda one: _unit(one) if one.quantity else "-"),
+            column.Column("given", "by", "text", lambda one: "--map" if one.given else "guess", priority=1),
+        ],
+        found.columns,
+        "columns",
+        "another meaning: --map HEADING=QUANTITY:UNIT",
+    )
+
+
+def _unit(one: reported.Mapped) -> str:
+    names = {1.0: "s", 1e-3: "ms", 1e-6: "us", 60.0: "min"}
+    if one.quantity in reported.TIMES:
+        return names.get(one.unit, f"{one.unit:g} s")
+    return "-" if one.unit == 1.0 else f"times {one.unit:g}"
+
+
+def _findings(found: Audit) -> column.Sheet[Any]:
+    rows = sorted(_rows_of(found), key=lambda row: audited.VERDICTS.index(row["verdict"]))
+    columns: list[column.Column[Any]] = [
+        column.Column("row", "row", "words"),
+        column.Column("verdict", "verdict", "text", lambda row: _WORDS[row["verdict"]]),
+        column.Column("check", "check"),
+        column.Column("number", "number", "figures", lambda row: _written(row["number"], row["unit"])),
+        column.Column("bound", "bound", "figures", lambda row: _written(row["bound"], row["unit"])),
+        column.Column("text", "if, or because", "words"),
+        column.Column("title", "compares", "words", priority=1),
+    ]
+    more = f"{len(rows) - _SHOWN_FINDINGS} more: --json" if len(rows) > _SHOWN_FINDINGS else ""
+    return column.Sheet(
+        "findings", columns, rows[:_SHOWN_FINDINGS], "checks that failed", more or ("" if rows else "none")
+    )
+
+
+def _written(value: float, unit: str) -> str:
+    """A number of a check with its unit."""
+    return format_seconds(value) if unit == "s" else format_bytes(value) if unit == "B" else f"{value:.3g}"
+
+
+def _rows_of(found: Audit) -> list[dict[str, Any]]:
+    return [
+        {"row": one.row.row_id, "where": one.row.where, "check": finding.key, "title": finding.title,
+         "verdict": finding.verdict, "number": finding.number, "bound": finding.bound, "unit": finding.unit,
+         "text": finding.text}
+        for one in found.rows for finding in one.findings
+    ]  # fmt: skip
+
+
+@asks(
+    AuditQuestion,
+    text=_audit_text,
+    summary=lambda answer: _verdicts(answer.result),
+    rows=lambda answer: _rows_of(answer.result),
+    figures={"ratios": lambda answer: audited.audit_figure(answer.result.rows)},
+    status=lambda answer: int(not any(one.passed or one.findings for one in answer.result.rows)),
+    entry=Entry(
+        group="Measure",
+        place=5,
+        line="Whether somebody's benchmark results can be true.",
+        elsewhere="reads files",
+        examples="""
+    rackline audit results.csv --model llama-3.1-70b --chip h100-sxm
+    rackline audit page.html --map "Latency (ms)=ttft_s:ms" --json
+    rackline audit result.json --form vllm --chip h100-sxm --num-chips 4 --layout tp=4
+    rackline audit cases.jsonl --plot ratios.svg
+""",
+    ),
+)
+def audit(question: AuditQuestion, watch: Watch) -> Audit:
+    """Check results row by row: what holds by definition, what physics allows, and what measured servers deviate by.
+
+    A row is impossible where it contradicts itself or the peak of its chips, explained where something that it does
+    not mention would lift the contradiction, implausible where hardly a measured server is as far from its prediction.
+
+    Raises:
+        InputError: a file cannot be read or holds no row, or a mapping names no column or quantity.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.audit("no-such-table.csv")
+        Traceback (most recent call last):
+        ...
+        rackline.errors.InputError: ...
+    """
+    given = importers.Given(**{one.name: getattr(question, one.name) for one in fields(importers.Given)})
+    mappings = reported.mappings(question.map or ())
+    rows, columns = reported.read_reported(question.files, question.form, given, mappings)
+    with watch.moving("checking rows"):
+        found = audited.Auditor().audit(rows)
+    counts = Counter(one.verdict for one in found)
+    return Audit(rows=found, columns=columns, verdicts={name: counts[name] for name in audited.VERDICTS})
+
+
+_SHOWN_CAUSES = 6
 _LIKELY, _POSSIBLE, _SURE = 0.5, 0.02, 0.8
 
 
@@ -60,8 +244,6 @@ class Diagnosed:
         commands: the next experiment of each run as a command; empty where there is none.
     """
 
-    json_keys: ClassVar = ("runs", "commands")
-
     runs: tuple[diagnosis.Diagnosis, ...]
     commands: tuple[str, ...]
 
@@ -90,7 +272,7 @@ def _compared(found: diagnosis.Diagnosis) -> str:
     return f"{text} ({found.within:+.1f} standard errors of the prediction), over {found.requests:,} requests"
 
 
-def _text(answer: Answer[DiagnoseQuestion, Diagnosed], width: int) -> Iterable[Any]:
+def _diagnose_text(answer: Answer[DiagnoseQuestion, Diagnosed], width: int) -> Iterable[Any]:
     for found, command in zip(answer.result.runs, answer.result.commands, strict=True):
         said, style = _head(found)
         lines = [_compared(found)]
@@ -103,22 +285,21 @@ def _text(answer: Answer[DiagnoseQuestion, Diagnosed], width: int) -> Iterable[A
         yield column.spaced([wording.Box(body, found.run_id, "", style), _sheet(found)])
 
 
-def _shown(found: diagnosis.Diagnosis) -> list[diagnosis.Suspect]:
-    likely = [one for one in found.suspects if one.probability >= _POSSIBLE][:_SHOWN]
-    return likely or list(found.suspects[:1])
-
-
-def _sheet(found: diagnosis.Diagnosis) -> column.Sheet[Any]:
-    Column = column.Column
-    columns: list[column.Column[diagnosis.Suspect]] = [
-        Column("cause", "cause", "words"),
-        Column("probability", "probability", "share"),
-        Column("share_of_gap", "of the gap", "share"),
-        Column("size", "size", "words", _size, priority=1),
-        Column("check", "look at", "words", priority=2),
-    ]
-    nothing = f"nothing wrong: {format_percent(found.nothing)}"
-    return column.Sheet("causes", columns, _shown(found), "causes, the likeliest first", nothing)
+def _sheet(found: diagnosis.Diagnosis) -> column.Sheet[diagnosis.Suspect]:
+    likely = [one for one in found.suspects if one.probability >= _POSSIBLE][:_SHOWN_CAUSES]
+    return column.Sheet(
+        "causes",
+        [
+            column.Column("cause", "cause", "words"),
+            column.Column("probability", "probability", "share"),
+            column.Column("share_of_gap", "of the gap", "share"),
+            column.Column("size", "size", "words", _size, priority=1),
+            column.Column("check", "look at", "words", priority=2),
+        ],
+        likely or found.suspects[:1],
+        "causes, the likeliest first",
+        f"nothing wrong: {format_percent(found.nothing)}",
+    )
 
 
 def _size(one: diagnosis.Suspect) -> str:
@@ -130,28 +311,23 @@ def _size(one: diagnosis.Suspect) -> str:
     return f"{one.size:.3g} {one.cause.unit}"
 
 
-def _summary(answer: Answer[DiagnoseQuestion, Diagnosed]) -> str:
-    return "; ".join(f"{found.run_id}: {_head(found)[0]}" for found in answer.result.runs)
-
-
-def _rows(answer: Answer[DiagnoseQuestion, Diagnosed]) -> Iterable[Any]:
-    return [
-        {"run": found.run_id, "cause": one.cause.key, "probability": one.probability, "share_of_gap": one.share_of_gap,
-         "size": one.size, "unit": one.cause.unit}
-        for found in answer.result.runs for one in found.suspects
-    ]  # fmt: skip
-
-
-def _figure(answer: Answer[DiagnoseQuestion, Diagnosed]) -> figure.Figure:
-    return observed_report.causes_figure(answer.result.runs)
-
-
 @asks(
     DiagnoseQuestion,
-    text=_text,
-    summary=_summary,
-    rows=_rows,
-    figures={"causes": _figure},
+    text=_diagnose_text,
+    summary=lambda answer: "; ".join(f"{found.run_id}: {_head(found)[0]}" for found in answer.result.runs),
+    rows=lambda answer: [
+        {
+            "run": found.run_id,
+            "cause": one.cause.key,
+            "probability": one.probability,
+            "share_of_gap": one.share_of_gap,
+            "size": one.size,
+            "unit": one.cause.unit,
+        }
+        for found in answer.result.runs
+        for one in found.suspects
+    ],
+    figures={"causes": lambda answer: observed_report.causes_figure(answer.result.runs)},
     entry=Entry(
         group="Measure",
         place=4,

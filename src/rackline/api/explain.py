@@ -1,4 +1,4 @@
-"""`explain`: one pass row by row."""
+"""`fit` and `explain`: what a cluster holds of a model, and one pass row by row."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.groups import CALIBRATION, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING, Sampling
+from rackline.api.groups import CALIBRATION, CHIPS, FREE_LAYOUT, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING, Sampling
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
 from rackline.api.question import (
     CalibrationLike,
     MaybeLayout,
     MaybeNumber,
+    MaybeWhole,
     Number,
     Option,
     Whole,
@@ -34,9 +35,178 @@ from rackline.plain import plain
 from rackline.units import format_seconds
 
 with late:
-    from rackline import arch, parallel, passes, system as systems
+    from rackline import arch, parallel, passes, serving, system as systems
     from rackline.bands import bands
-    from rackline.report import explain_figures, explain_report, exports, origins, wording
+    from rackline.report import (
+        explain_figures,
+        explain_report,
+        exports,
+        figure,
+        misfit_report,
+        origins,
+        plan_figures,
+        simulate_report,
+        wording,
+    )
+    from rackline.search import changes as search_changes, misfit
+    from rackline.serving import workload
+
+
+@question
+class FitQuestion(AdapterQuestion):
+    """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
+
+    context: Number = tokens("context length of each request, such as 32k", default="8k")
+    concurrency: MaybeWhole = whole("concurrent requests that must fit on the cluster", default=None)
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """What fits, and what would be needed where nothing does.
+
+    Args:
+        capacity: of each layout.
+        num_chips: of the cluster.
+        hbm_bytes: memory of a chip [bytes].
+        need: the smallest cluster that would hold one request, when none fits here.
+        memory: of the fullest chip, of the layout with the most room for what was asked; None without a layout.
+        misfit: why nothing fits and what would; None where something does.
+    """
+
+    json_keys: ClassVar = ("*capacity", "reason", "need", "memory", "misfit")
+
+    capacity: serving.Capacity
+    num_chips: int
+    hbm_bytes: float
+    need: misfit.ClusterNeed | None
+    memory: misfit.ChipMemory | None = None
+    misfit: misfit.Misfit | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why nothing fits; empty where something does."""
+        return "" if self.capacity.fitting else simulate_report.nearest_reason(self.capacity)
+
+
+def _figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
+    found = answer.result
+    if found.misfit is None:
+        return plan_figures.capacity_figure(found.capacity, hbm_bytes=found.hbm_bytes)
+    title = f"{found.capacity.model} on {found.capacity.cluster}: memory of the fullest chip"
+    return misfit_report.memory_figure(found.misfit.memory, title, found.misfit)
+
+
+def _fit_summary(answer: Answer[FitQuestion, Fitting]) -> str:
+    found = answer.result.capacity
+    if not found.fitting:
+        return f"{found.model} does not fit on {found.cluster}: {answer.result.reason}"
+    best = found.fitting[0]
+    return (
+        f"{best.total_concurrency:,} requests of {wording.short_count(found.context_len)} tokens at once, "
+        f"{found.model} on {answer.result.num_chips} chips of {found.cluster} with {best.layout.label()}"
+    )
+
+
+@asks(
+    FitQuestion,
+    text=lambda answer, width: [
+        simulate_report.capacity_report(
+            answer.result.capacity,
+            num_chips=answer.result.num_chips,
+            memory=answer.result.memory,
+            misfit=answer.result.misfit,
+        )
+    ],
+    summary=_fit_summary,
+    rows=lambda answer: answer.result.capacity.rows,
+    figures={"memory": _figure},
+    entry=Entry(
+        group="Understand",
+        place=1,
+        line="What fits: weights, KV cache, context length, concurrency.",
+        usual=("context", "concurrency", "chips", "precision", "layout", "set"),
+        request={"model": "llama-3.1-70b", "on": "dgx-h100", "context": "32k"},
+        sweep_s=0.05,
+        sweep_results="rows.0.",
+        view={
+            "id": "fit",
+            "place": 6.4,
+            "title": "Fit",
+            "question": "Does it fit, and how many requests at once?",
+            "claims": ["C101", "C102"],
+            "figures": ["memory"],
+            "fields": {"model": "llama-3.1-70b", "on": "dgx-h100", "context": "32k"},
+            "presets": [
+                {"name": "Llama 70B on one H100 box"},
+                {
+                    "name": "DeepSeek-V3 on one H200 box",
+                    "fields": {"model": "deepseek-v3", "on": "dgx-h200", "context": "32k"},
+                },
+                {
+                    "name": "What does not fit, and what would",
+                    "fields": {"model": "deepseek-v3", "on": "dgx-h100", "context": "32k"},
+                },
+            ],
+        },
+        examples="""
+    rackline fit llama-3.1-70b --on dgx-h100 --context 32k
+    rackline fit deepseek-v3 --on dgx-h200 \\
+      --context 32k --concurrency 64 --precision fp8
+""",
+    ),
+)
+def fit(question: FitQuestion, watch: Watch) -> Fitting:
+    """What fits: weights per chip, room for KV, largest context and concurrency, layout by layout.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.chips_per_replica
+        8
+    """
+    system = resolve(question, watch)
+    media, cluster = media_of(question, watch), system.cluster
+    model = with_adapter(with_media(system.model, media), question, watch)
+    system = replace(system, model=model)
+
+    context_len = question.context + media_tokens(media)
+    check_context(model, context_len, watch)
+    layouts = parallel.matching_layouts(question.layout, model, cluster.num_chips)
+    with watch.moving("looking at layouts"):
+        found = serving.capacity(
+            model,
+            cluster,
+            system.precision,
+            context_len=context_len,
+            concurrency=question.concurrency,
+            server=system.server(),
+            layouts=layouts,
+        )
+    asked = search_changes.Asked(
+        system=replace(system, precisions=(system.precision,)),
+        context_len=context_len,
+        requests=question.concurrency,
+        layouts=layouts,
+    )
+    need = changes = None
+    if not found.fitting:
+        request = workload.Workload(input_len=max(context_len - 2, 1), output_len=2)
+        need = misfit.nearest_cluster(system, request)
+        with watch.moving("nothing fits: trying changes"):
+            beside = float(media_tokens(media))
+            changes = search_changes.ServingChanges(asked=asked, context=("--context", beside)).misfit()
+    held = search_changes.Held.of(asked)
+    return Fitting(
+        capacity=found,
+        num_chips=cluster.num_chips,
+        hbm_bytes=cluster.chip.hbm_bytes,
+        need=need,
+        memory=None if held is None else held.memory(),
+        misfit=changes,
+    )
 
 
 POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
@@ -92,7 +262,7 @@ class Explained:
     server: parallel.ServerMemory
 
 
-def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
+def _explain_text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
     one = answer.result.interval
     band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
     yield explain_report.explain_report(answer.result.explanation, band=band, band_of=of, width=width)
@@ -100,7 +270,7 @@ def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[An
         yield wording.Prose(bands.joules_line([answer.result.joules]), style="dim")
 
 
-def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
+def _explain_summary(answer: Answer[ExplainQuestion, Explained]) -> str:
     found = answer.result.explanation
     deployment = found.deployment
     return (
@@ -109,22 +279,16 @@ def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
     )
 
 
-def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None:
+def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path, _: str) -> None:
     found = answer.result.explanation
     title = f"{found.deployment.calibration.label} calibration, {found.time.policy}"
     write_text(path, json.dumps(exports.chrome_trace({title: found.time, "blackboard": found.ideal})), what="trace")
 
 
-_TRACE = SideFile(
-    option=Option(kind="text", help="write a Chrome trace to FILE.json, for Perfetto or chrome://tracing"),
-    write=_write_trace,
-)
-
-
 @asks(
     ExplainQuestion,
-    text=_text,
-    summary=_summary,
+    text=_explain_text,
+    summary=_explain_summary,
     rows=lambda answer: plain(answer.result.explanation)["rows"],
     figures={
         "waterfall": lambda answer: explain_figures.waterfall_figure(answer.result.explanation),
@@ -132,7 +296,12 @@ _TRACE = SideFile(
         "memory": lambda answer: explain_figures.memory_figure(answer.result.explanation),
         "batch": lambda answer: explain_figures.curves_figure(answer.result.explanation, answer.result.server),
     },
-    files={"trace": _TRACE},
+    files={
+        "trace": SideFile(
+            option=Option(kind="text", help="write a Chrome trace to FILE.json, for Perfetto or chrome://tracing"),
+            write=_write_trace,
+        )
+    },
     origins=lambda answer: origins.row_origins(answer.result.explanation),
     entry=Entry(
         group="Understand",
@@ -265,10 +434,8 @@ class _Pass:
     def smallest(self, system: systems.System, server: parallel.ServerMemory) -> tuple[parallel.Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
         context_len = max(self.context_len, self.new_tokens)
-        from rackline.serving.capacity import capacity
-
         on = (system.model, system.cluster, system.precision)
-        found = capacity(*on, context_len=context_len, server=server, longest=False).rows
+        found = serving.capacity(*on, context_len=context_len, server=server, longest=False).rows
         holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:
             roomiest = max(found, key=lambda one: (one.max_concurrency, one.kv_room_bytes))

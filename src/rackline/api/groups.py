@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from rackline.api.fleet_options import Loaded
 from rackline.api.question import (
     MOST_CHIPS,
     MOST_SECONDS,
@@ -42,6 +41,7 @@ SPREADS = ("fixed", "uniform", "exponential", "lognormal")
 TIME_UNITS = ("s", "ms")
 MOST_MARGIN = 1000.0
 MODEL_BY_NAME, FLEET, TRAFFIC, CACHE = "Model by name", "Fleet", "Traffic", "KV cache"
+OVER_TIME, IMPORTED = "Load over time", "Only with --import"
 
 MODEL = Option(
     kind="object",
@@ -330,6 +330,27 @@ class Sessions(Question):
 
 
 @question
+class Loaded(Question):
+    """A question of requests whose rate changes over time."""
+
+    load: str | None = option(
+        "text",
+        "rates over time: a CSV file with the columns time and rate, a recorded trace, whose rates are taken, or an "
+        "assumed shape: day, week or burst; `rate` scales it to a mean",
+        default=None,
+        group=OVER_TIME,
+    )
+    load_time: MaybeNumber = option(
+        "seconds",
+        "stretch the load to this time, such as 24h",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=OVER_TIME,
+    )
+
+
+@question
 class Traffic(Sessions, Loaded):
     """A question of requests in time: recorded, or drawn."""
 
@@ -443,3 +464,22 @@ class Lifetimes(Question):
         repeated=True,
         group=CACHE,
     )
+
+
+@question
+class Described(Question):
+    """A question of results whose files may leave out what was measured."""
+
+    model: str | None = option(
+        "text", "model of the results, if the file does not name it as rackline does", default=None, group=IMPORTED
+    )
+    chip: str | None = option("text", "chip of the results", default=None, group=IMPORTED)
+    num_chips: MaybeWhole = whole("number of chips that served", default=None, maximum=MOST_CHIPS, group=IMPORTED)
+    layout: MaybeLayout = option("text", "parallel layout, such as tp=4", default=None, group=IMPORTED)
+    precision: str | None = option(
+        "text", "data types, such as fp8; those of the released checkpoint by default", default=None, group=IMPORTED
+    )
+    stack: str | None = option("text", "serving software", default=None, group=IMPORTED)
+    input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=IMPORTED)
+    output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=IMPORTED)
+    concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=IMPORTED)

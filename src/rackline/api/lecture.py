@@ -1,4 +1,4 @@
-"""`lecture`: the claims of the lecture, each examined by the library."""
+"""`lecture`, `lab` and `measure`: the claims, the mechanisms built small, and this machine with an engine on it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.question import MaybeWhole, Option, Question, Settings, Whole, option, question, whole
+from rackline.api.question import (
+    MOST_SECONDS,
+    MaybeNumber,
+    MaybeWhole,
+    Option,
+    Question,
+    Settings,
+    Whole,
+    option,
+    question,
+    whole,
+)
 from rackline.api.resolve import assignments
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, nearest_name
-from rackline.files import write_text
+from rackline.files import check_outputs, write_text
 from rackline.late import late
 from rackline.plain import plain
 
 with late:
     from rackline import ledger
-    from rackline.lab import experiment as lab_experiment, experiments
+    from rackline.lab import engine, experiment as lab_experiment, experiments, measured as measurement
     from rackline.ledger import guide, table
 
 
@@ -93,10 +104,6 @@ def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
 
 
-def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
-    return answer.result.steps if answer.question.guess else answer.result.claims
-
-
 def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
     """Files of the ledger have no meaning beside guesses.
 
@@ -107,20 +114,18 @@ def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
         raise InputError(what=name, given="a file", allowed="without `guess`, which draws on the terminal")
 
 
-def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
-    write_text(path, table.page(answer.result.claims), what="page")
-
-
-_PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
-
-
 @asks(
     LectureQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: answer.result.steps if answer.question.guess else answer.result.claims,
     figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
-    files={"page": _PAGE},
+    files={
+        "page": SideFile(
+            option=Option(kind="text", help="write the ledger as Markdown to FILE.md"),
+            write=lambda answer, path, _: write_text(path, table.page(answer.result.claims), what="page"),
+        )
+    },
     refuse=_refuse,
     entry=Entry(
         group="Learn",
@@ -166,9 +171,7 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
     Raises:
         InputError: no chapter or step shows what is asked for; an option that the guided lecture does not have.
     """
-    for name in ("set", "measured"):
-        if getattr(question, name):
-            raise InputError(what=name, given=getattr(question, name), allowed="nothing together with `guess`")
+    question.refuse("set", "measured", allowed="nothing together with `guess`")
     with watch.moving("computing the figures"):
         chapters = guide.chapters(question.segment)
     if not chapters:
@@ -228,22 +231,20 @@ def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
     return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
 
 
-def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
-    write_text(path, experiments.report_page(answer.result.experiments), what="report")
-
-
-_REPORT = SideFile(
-    option=Option(kind="text", help="write tables and figures as one page to FILE.html"), write=_write_report
-)
-
-
 @asks(
     LabQuestion,
     text=lambda answer, width: [experiments.experiments_table(answer.result.experiments)],
     summary=lambda answer: ", ".join(f"{one.name} {one.verdict}" for one in answer.result.experiments),
     rows=_lab_rows,
     figures={"curves": lambda answer: experiments.experiment_figure(answer.result.experiments[0])},
-    files={"report": _REPORT},
+    files={
+        "report": SideFile(
+            option=Option(kind="text", help="write tables and figures as one page to FILE.html"),
+            write=lambda answer, path, _: write_text(
+                path, experiments.report_page(answer.result.experiments), what="report"
+            ),
+        )
+    },
     entry=Entry(
         group="Learn",
         place=1,
@@ -281,3 +282,134 @@ def experiment(question: LabQuestion, watch: Watch) -> Experiments:
             if len(names) > 1:
                 watch.announces(experiments.result_line(found[-1]))
     return Experiments(experiments=tuple(found))
+
+
+@question
+class MeasureQuestion(Question):
+    """How fast is this machine, and does the theory hold here?"""
+
+    engine: str = option(
+        "text",
+        "whose passes are measured: jax (the lab's own transformer), llama.cpp, vllm or sglang, which are "
+        "installed beside rackline",
+        default="jax",
+    )
+    device: str = option("text", "cpu or gpu", default="cpu", choices=("cpu", "gpu"))
+    dtype: str | None = option(
+        "text",
+        "type of weights and cache: fp32 or bf16; by default fp32 on a cpu, bf16 on a gpu",
+        default=None,
+        choices=("fp32", "bf16"),
+    )
+    output: str = option("text", "file to write", default="my-machine.toml", short="o")
+    engine_python: str | None = option(
+        "text",
+        "Python of the environment that has the engine; by default the one that runs rackline",
+        default=None,
+    )
+    clock: str = option(
+        "text",
+        "wall, or cpu: processor time of one core, where other programs keep the machine busy",
+        default="wall",
+        choices=("wall", "cpu"),
+    )
+    quick: bool = option("switch", "a small model and few repeats, for a first look", default=False)
+    max_time: MaybeNumber = option(
+        "seconds",
+        "longest time of measuring passes until the repeats agree (medians known to 5 %); after it the result is "
+        "marked; 5min by default, 20s with --quick",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+    )
+    seed: Whole = whole("random seed of weights and requests", default="0", minimum=0, maximum=2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFile:
+    """A machine that was measured, and its file.
+
+    Args:
+        measured: rates, passes, errors.
+        file: that was written.
+    """
+
+    json_keys: ClassVar = ("*measured", "file")
+
+    measured: measurement.Measured
+    file: str
+
+
+def _measure_text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[Any]:
+    from rich.text import Text
+
+    found = answer.result
+    yield from measurement.measured_report(found.measured, width)
+    yield Text(f"\n{found.file}: use it as --on {found.file}", style="bold")
+
+
+def _measure_summary(answer: Answer[MeasureQuestion, MachineFile]) -> str:
+    errors = ", ".join(
+        f"{kind} {one.median_abs_error:.0%}"
+        for kind, one in answer.result.measured.held_out.items()
+        if one.median_abs_error is not None
+    )
+    return f"{answer.result.file}: median error of what was not fitted: {errors}"
+
+
+@asks(
+    MeasureQuestion,
+    text=_measure_text,
+    summary=_measure_summary,
+    rows=lambda answer: answer.result.measured.rows,
+    figures={"passes": lambda answer: measurement.measured_figure(answer.result.measured)},
+    entry=Entry(
+        group="Measure",
+        place=0,
+        line="Measure this machine and an engine; a file for --on.",
+        elsewhere="measures the machine that it runs on",
+        examples="""
+    rackline measure
+    rackline measure --engine llama.cpp --dtype bf16 -o laptop.toml
+    rackline explain qwen3-0.6b --on my-machine.toml --batch 4 --context 1k
+""",
+    ),
+)
+def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
+    """Measure this machine and an engine on it, fit a calibration, and test it on passes that were not fitted.
+
+    The file holds chip, cluster, calibration and scheduler; every command takes it as `--on my-machine.toml`.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.measure(quick=True, output="my-machine.toml").result.file  # doctest: +SKIP
+        'my-machine.toml'
+    """
+    target = Path(question.output)
+    if target.suffix != ".toml":
+        raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
+    check_outputs({"output": target})
+    lab_experiment.start_jax(question.device)
+
+    dtype = question.dtype or ("fp32" if question.device == "cpu" else "bf16")
+    with watch.counting("measuring", "measured") as counted:
+        found = measurement.measure_machine(
+            engine.MeasureSetup(
+                engine=question.engine,
+                dtype="bf16" if dtype == "bf16" else "fp32",
+                device=question.device,
+                quick=question.quick,
+                agreed_within_s=question.max_time,
+                seed=question.seed,
+                python=question.engine_python,
+                cpu_clock=question.clock == "cpu",
+                progress=counted,
+            )
+        )
+    if found.is_busy:
+        watch.warn(
+            f"the machine was busy: medians of passes are known to {found.uncertainty:.0%} (repeats spread by "
+            f"{found.spread:.0%}); measure again when it is quiet, or longer with --max-time"
+        )
+    write_text(target, found.text, what="output")
+    return MachineFile(measured=found, file=str(target))

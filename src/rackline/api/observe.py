@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
+from rich.text import Text
+
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.classes import classes_of
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
 from rackline.api.question import (
+    MOST_SECONDS,
     MOST_TOKENS,
+    MOST_USD,
     ClusterLike,
     MaybeLayout,
     MaybeNumber,
@@ -25,7 +29,8 @@ from rackline.api.question import (
     shared,
     whole,
 )
-from rackline.api.resolve import lookup_of
+from rackline.api.rates import classes_of
+from rackline.api.resolve import cluster_of, lookup_of
 from rackline.api.traffic import load_of, requests_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -42,12 +47,10 @@ with late:
 MOST_REQUESTS = 20_000
 _USUAL_REQUESTS, _USUAL_S = 100, 600.0
 _SENT, _BOUNDS, _SERVER = "How requests are sent", "Bounds", "What the server runs on"
-_DAY_S = 86400.0
-_MOST_USD = 1e6
 
 
 def _seconds(help_text: str, *, default: str | None) -> Any:
-    return option("seconds", help_text, default=default, unit="s", maximum=_DAY_S, group=_BOUNDS)
+    return option("seconds", help_text, default=default, unit="s", maximum=MOST_SECONDS, group=_BOUNDS)
 
 
 @question
@@ -114,7 +117,7 @@ class ObserveQuestion(Traffic, ModelQuestion):
         "price of prompt tokens, for the cost estimate",
         default=None,
         unit="USD/Mtok",
-        maximum=_MOST_USD,
+        maximum=MOST_USD,
         zero=True,
         group=_BOUNDS,
     )
@@ -123,7 +126,7 @@ class ObserveQuestion(Traffic, ModelQuestion):
         "price of output tokens, for the cost estimate",
         default=None,
         unit="USD/Mtok",
-        maximum=_MOST_USD,
+        maximum=MOST_USD,
         zero=True,
         group=_BOUNDS,
     )
@@ -220,8 +223,6 @@ Answered: TypeAlias = "Answer[ObserveQuestion, Observation]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rich.text import Text
-
     found = answer.result
     yield observed_report.observed_report(found.run)
     if found.file is not None:
@@ -236,56 +237,42 @@ def _summary(answer: Answered) -> str:
     return f"{data['finished']:,} of {data['requests']:,} requests{times}"
 
 
-def _rows(answer: Answered) -> Iterable[Any]:
-    return [
-        {
-            "arrival_s": one.arrival_s, "sent_s": one.sent_s, "outcome": one.outcome, "prompt_tokens": one.prompt_len,
-            "output_tokens": one.tokens, "ttft_s": one.ttft_s, "tpot_s": one.tpot_s, "e2e_s": one.e2e_s,
-            "end_s": one.end_s, "status": one.status, "retries": one.retries, "error": one.error,
-        }
-        for one in answer.result.run.requests
-    ]  # fmt: skip
-
-
 def _notes(answer: Answered) -> Iterable[str]:
     if answer.result.unwritten:
         yield f"error: {answer.result.unwritten}"
-    if _nothing(answer):
+    if not answer.result.run.counts["finished"]:
         yield "error: no request was answered"
 
 
-def _nothing(answer: Answered) -> bool:
-    """Whether not one request was answered."""
-    return not answer.result.run.counts["finished"]
-
-
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
-
-
-def _write_result(answer: Answered, path: Path, form: str) -> None:
-    write_text(path, observed_report.result_text(answer.result.run, form), what="export")
-
-
-_EXPORT = SideFile(
-    option=Option(
-        kind="text",
-        help=f"write the run as another load generator does: {', '.join(_FORMATS)}, then the file",
-        choices=_FORMATS,
-        before_file=True,
-    ),
-    write=_write_result,
-)
+_ROW = ("arrival_s", "sent_s", "outcome", "prompt_len", "tokens", "ttft_s", "tpot_s", "e2e_s", "end_s", "status",
+        "retries", "error")  # fmt: skip
+_SPELLED = {"prompt_len": "prompt_tokens", "tokens": "output_tokens"}
 
 
 @asks(
     ObserveQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: [
+        {_SPELLED.get(name, name): getattr(one, name) for name in _ROW} for one in answer.result.run.requests
+    ],
     notes=_notes,
-    status=lambda answer: 2 if answer.result.unwritten else int(_nothing(answer)),
+    status=lambda answer: 2 if answer.result.unwritten else int(not answer.result.run.counts["finished"]),
     figures={"latency": lambda answer: observed_report.observed_figure(answer.result.run)},
-    files={"export": _EXPORT},
+    files={
+        "export": SideFile(
+            option=Option(
+                kind="text",
+                help=f"write the run as another load generator does: {', '.join(_FORMATS)}, then the file",
+                choices=_FORMATS,
+                before_file=True,
+            ),
+            write=lambda answer, path, form: write_text(
+                path, observed_report.result_text(answer.result.run, form), what="export"
+            ),
+        )
+    },
     entry=Entry(
         group="Measure",
         place=1,
@@ -395,8 +382,6 @@ def _run(
     deployment: dict[str, Any],
     progress: Any,
 ) -> observed.ObservedRun:
-    from datetime import UTC, datetime
-
     started = datetime.now(UTC).replace(microsecond=0).isoformat()
     found = load_generator.observe_load(traffic, prompts, bounds, progress)
     to: stream.Target = prompts.target
@@ -444,11 +429,14 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     records: dict[str, Any] = {}
     vocabulary = _SMALLEST_VOCABULARY
     if question.model is not None:
-        model = _model(question, watch)
+        model = cast("arch.AnyModel", question.model)
+        if isinstance(question.model, str):
+            lookup = lookup_of(question, watch)
+            model = lookup.model(question.model)
+            if Path(question.model).exists():
+                record = lookup.find(question.model).record
+                records["model"] = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
         found["model"] = model.name
-        if isinstance(question.model, str) and Path(question.model).exists():
-            record = lookup_of(question, watch).find(question.model).record
-            records["model"] = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
         vocabulary = int(getattr(model, "vocab_size", 0)) or vocabulary
     if question.on is not None:
         found |= _cluster(question, records)
@@ -472,15 +460,9 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     return found, vocabulary
 
 
-def _model(question: ObserveQuestion, watch: Watch) -> arch.AnyModel:
-    if isinstance(question.model, str):
-        return lookup_of(question, watch).model(question.model)
-    return cast("arch.AnyModel", question.model)
-
-
 def _cluster(question: ObserveQuestion, records: dict[str, Any]) -> dict[str, Any]:
     """Chip and number of chips; the records of a cluster and a chip that are not in the catalogue."""
-    on = hardware.cluster(question.on) if isinstance(question.on, str) else cast("hardware.Cluster", question.on)
+    on = cluster_of(cast("ClusterLike", question.on))
     if isinstance(question.on, str) and (
         on.name not in catalog.names("clusters") or on.chip.name not in catalog.names("chips")
     ):

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
-from rackline.api.rates import is_recorded, rates_of
-from rackline.api.resolve import named
-from rackline.api.stacks import Found, answered_by, planned_under, stack_inputs
-from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
+from rackline.api.planned import (
+    KINDS,
+    LAUNCH_AS,
+    Planned,
+    PlannedOverTime,
+    Starting,
+    WhatIf,
+    following,
+    following_text,
+    launch_options,
+    manifests_of,
+)
+from rackline.api.resolve import leading_number, named, read_sweep, setting
+from rackline.api.stacks import answered_by, planned_under, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -23,8 +33,8 @@ from rackline.plain import plain
 from rackline.units import format_seconds, format_usd
 
 with late:
-    from rackline import catalog, search, simulation, system as systems
-    from rackline.api import following, what_if
+    from rackline import catalog, search, simulation
+    from rackline.api import rates
     from rackline.bands import bands, stacks as bands_stacks
     from rackline.report import (
         axes,
@@ -40,161 +50,9 @@ with late:
     )
     from rackline.search import (
         extensions,
-        kept_prefixes,
-        launch_commands,
         misfit as search_misfit,
         served,
     )
-    from rackline.serving import fleet as serving_fleet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Banded:
-    """One way to serve, with what measured servers of its kind deviate by.
-
-    Args:
-        found: the way.
-        intervals: that held 90 % of measurements, by metric.
-    """
-
-    json_keys: ClassVar = ("*found", "intervals")
-
-    found: search.Choice | search.Candidate
-    intervals: dict[str, bands.Ends]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A plan, with the further answers about its best deployment.
-
-    Args:
-        plan: the best of each kind, the front, what was rejected.
-        use: what it is for, with the lengths and limits that this gave.
-        fleet: for the traffic; None where none was asked for or nothing serves.
-        speculation: when drafts pay; None where it was not asked for.
-        attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
-        launch: command lines; None where they were not asked for.
-        starting: what is needed to launch it; None where nothing was searched.
-        power_caps: those that were tried for the least energy; None where dollars count.
-        prefixes: that the best keeps and finds; None where prompts do not repeat.
-        stacks: all that were asked, where none was named; None where there is no choice.
-        risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
-        misfit: why nothing fits and what would; None where something does.
-        sample: what runs of few requests show of the best; None where it was not asked for or nothing serves.
-    """
-
-    json_keys: ClassVar = (
-        "*plan",
-        "best",
-        "pareto",
-        "use",
-        "fleet",
-        "speculation",
-        "attention_ffn",
-        "launch",
-        "launch_script",
-        "power_caps",
-        "prefixes",
-        "stacks",
-        "risk",
-        "misfit",
-        "sample",
-    )
-
-    plan: search.Plan
-    use: Use
-    fleet: serving_fleet.Fleet | None = None
-    speculation: tuple[extensions.SpeculationRow, ...] | None = None
-    attention_ffn: extensions.AttentionFfnSplit | None = None
-    launch: tuple[launch_commands.LaunchCommand, ...] | None = None
-    starting: Starting | None = None
-    power_caps: tuple[search.Tried, ...] | None = None
-    prefixes: kept_prefixes.KeptPrefixes | None = None
-    stacks: bands_stacks.Stacks | None = None
-    risk: systems.Risk | None = None
-    misfit: search_misfit.Misfit | None = None
-    sample: served.FewRequests | None = None
-
-    @property
-    def best(self) -> Banded | None:
-        """The cheapest, with its intervals."""
-        return None if self.plan.best is None else self._banded(self.plan.best)
-
-    @property
-    def launch_script(self) -> str | None:
-        """The launch commands as a script of bash; None where they were not asked for."""
-        return exports.commands_text(self.launch) if self.launch else None
-
-    @property
-    def pareto(self) -> tuple[Banded, ...]:
-        """The front, with its intervals."""
-        return tuple(self._banded(one) for one in self.plan.pareto)
-
-    def _banded(self, one: search.Choice | search.Candidate) -> Banded:
-        return Banded(found=one, intervals=bands.ends_of(bands.of_candidate(one, self.plan.system)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedOverTime(Planned):
-    """A plan whose load changes over time.
-
-    Args:
-        over_time: layouts and policies that follow it; None where nothing serves.
-    """
-
-    json_keys: ClassVar = (*Planned.json_keys, "over_time")
-
-    over_time: following.Following | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
-    """The optimum while one quantity varies.
-
-    Args:
-        what_if: the quantity.
-        points: its values, each with the plan there.
-        answers: the whole answer at each value.
-        stacks: all that were asked without a value, of which one is kept at every value; None where there is no choice.
-    """
-
-    json_keys: ClassVar = ("what_if", "stacks", "points=rows")
-
-    what_if: str
-    points: tuple[search.WhatIfPoint, ...]
-    answers: tuple[Planned, ...]
-    stacks: bands_stacks.Stacks | None = None
-
-    @property
-    def rows(self) -> tuple[AtValue, ...]:
-        """Each value with its whole answer, as they are written."""
-        return tuple(
-            AtValue(point=point, answer=answer) for point, answer in zip(self.points, self.answers, strict=True)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtValue:
-    """A value of a what-if as it is written: the best there, and everything else that was asked of it."""
-
-    json_keys: ClassVar = (
-        "value=point.value",
-        "setting=point.setting",
-        "best=answer.best",
-        "aggregated=point.plan.aggregated",
-        "pools=point.plan.pools",
-        "reason=point.reason",
-        "fleet=answer.fleet",
-        "speculation=answer.speculation",
-        "attention_ffn=answer.attention_ffn",
-        "launch=answer.launch",
-        "power_caps=answer.power_caps",
-        "prefixes=answer.prefixes",
-        "risk=answer.risk",
-    )
-
-    point: search.WhatIfPoint
-    answer: Planned
 
 
 Answered: TypeAlias = "Answer[PlanQuestion, Planned | WhatIf]"
@@ -229,7 +87,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from _more_text(question, found)
     if isinstance(found, PlannedOverTime) and found.over_time is not None:
         yield ""
-        yield from following.following_text(found.over_time)
+        yield from following_text(found.over_time)
 
 
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
@@ -461,28 +319,24 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 def _over_time(question: PlanQuestion, watch: Watch) -> PlannedOverTime:
     """The plan, and the policies that follow its load."""
     question.refuse("what_if", "turns", "users", "traffic", allowed="only without `load`")
-    if is_recorded(question.load or "") and not question.given("input", "output", "mix", "trace"):
+    if rates.is_recorded(question.load or "") and not question.given("input", "output", "mix", "trace"):
         question = replace(question, trace=question.load)
     # refuses before any search
-    rates_of(question.load or "", question.load_time, question.requests, simulation.read_trace, option="requests")
+    rates.rates_of(question.load or "", question.load_time, question.requests, simulation.read_trace, option="requests")
     question, use = with_use(question)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
         found = _planned(question, stack_inputs(question, watch), use, watch)
     parts = {one.name: getattr(found, one.name) for one in fields(found)}
-    return PlannedOverTime(**parts, over_time=following.following(question, found.plan, watch))
+    return PlannedOverTime(**parts, over_time=following(question, found.plan, watch))
 
 
-def _planned(question: PlanQuestion, asked: list[PlanInputs], use: Use, watch: Watch) -> Planned:
+def _planned(question: PlanQuestion, stacks: list[PlanInputs], use: Use, watch: Watch) -> Planned:
     """The plan, and everything else that was asked of it.
 
     Args:
-        asked: by the question, under each stack.
+        stacks: what the question asks under each stack.
     """
-    return _completed(question, answered_by(question, asked, watch, lambda plan: Planned(plan=plan, use=use)), use)
-
-
-def _completed(question: PlanQuestion, found: Found, use: Use) -> Planned:
-    """A plan with everything else that was asked of it."""
+    found = answered_by(question, stacks, watch, lambda plan: Planned(plan=plan, use=use))
     asked, plan, prefixes = found.asked, found.plan, found.prefixes
     looser = asked.without_headroom()
     without = None if looser is None else planned_under(looser).plan.best
@@ -531,8 +385,8 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
         InputError: a bad quantity.
     """
     model, _ = named(question, watch)
-    sweep = what_if.read_sweep(text)
-    settings = [what_if.setting(sweep.name, value, model) for value in sweep.values]
+    sweep = read_sweep(text)
+    settings = [setting(sweep.name, value, model) for value in sweep.values]
     plain_question = replace(question, what_if=None)
     asked = stack_inputs(plain_question, watch)
 
@@ -552,8 +406,6 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
     with watch.counting("looking at the first value", "considered") as done:
         for value, given, (one, inputs) in zip(sweep.values, settings, each, strict=True):
             answers.append(found := _planned(one, [inputs], use, Watch()))
-            points.append(
-                search.WhatIfPoint(value=value, number=what_if.leading_number(value), setting=given, plan=found.plan)
-            )
+            points.append(search.WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found.plan))
             done(value, len(points), len(settings))
     return WhatIf(what_if=sweep.name, points=tuple(points), answers=tuple(answers), stacks=stacks)

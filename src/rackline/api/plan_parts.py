@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.api.answer import Watch
-from rackline.api.fleet_options import Loaded
-from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
+from rackline.api.groups import FLEET, PUE, Lifetimes, Loaded, Planned, Sessions
 from rackline.api.model_options import (
     DraftQuestion,
     checkpoints_of,

@@ -8,11 +8,13 @@ from math import isnan
 from typing import Any, ClassVar
 
 import numpy as np
+from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CONFIDENCE, MOST_MARGIN, PUE, Served
 from rackline.api.model_options import MediaQuestion, media_of, with_media
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
+from rackline.api.prices import SearchedWays, offer_of, rent_of
 from rackline.api.question import (
     MOST_SECONDS,
     MOST_USD,
@@ -29,7 +31,6 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry
@@ -258,8 +259,6 @@ class Priced:
 
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
-    from rich.text import Text
-
     found, against = answer.result.offered, answer.result.against
     yield pricing_report.offered_report(found) if against is None else margin_report.sold_report(against, found)
     if found.demand is not None:
@@ -369,11 +368,9 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     of_traffic = fleet_question(asked)
     media = media_of(asked, watch)
 
-    def system_of(calibration: CalibrationLike) -> systems_of.System:
-        found = resolve(replace(asked, calibration=calibration), watch)
-        return replace(found, model=with_media(found.model, media))
-
-    systems = [system_of(one) for one in stacks_of(asked, watch) or [asked.calibration]]
+    stacks = stacks_of(asked, watch) or [asked.calibration]
+    resolved = [resolve(replace(asked, calibration=one), watch) for one in stacks]
+    systems = [replace(one, model=with_media(one.model, media)) for one in resolved]
     rent = rent_of(
         systems[0].cluster,
         purchase_usd=asked.purchase,

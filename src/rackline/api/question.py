@@ -240,10 +240,9 @@ def _switch(one: Option, value: Any, name: str) -> bool:
     return value
 
 
-def _quantity(one: Option, value: Any, name: str) -> float:
-    ends = {"minimum": one.minimum, "maximum": one.maximum}
-    bounds = {end: limit for end, limit in ends.items() if limit is not None}
-    return _QUANTITIES[one.kind][0](value, name=name, zero_allowed=one.zero, **bounds)
+def _quantity(one: Option, given: Any, name: str) -> float:
+    bounds = {end: value for end in ("minimum", "maximum") if (value := getattr(one, end)) is not None}
+    return _QUANTITIES[one.kind][0](given, name=name, zero_allowed=one.zero, **bounds)
 
 
 def _limit(one: Option, value: Any, name: str) -> float | str:
@@ -286,8 +285,7 @@ def _name_or_object(one: Option, value: Any, name: str) -> Any:
     """Names and files are texts; an object passes as it is."""
     if isinstance(value, Path):
         return str(value)
-    plain = isinstance(value, bool | int | float | Mapping | list | tuple)
-    if plain or (isinstance(value, str) and not value.strip()):
+    if isinstance(value, bool | int | float | Mapping | list | tuple) or (isinstance(value, str) and not value.strip()):
         raise InputError(what=name, given=cast("object", value), allowed="a name or a file")
     return value
 
@@ -456,7 +454,7 @@ def command_of(question: Question) -> str:
     """The command that asks the same.
 
     Example:
-        >>> from rackline.api.fit import FitQuestion
+        >>> from rackline.api.explain import FitQuestion
         >>> command_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         'rackline fit llama-3.1-8b --on dgx-h100 --context 32000'
     """
@@ -478,7 +476,7 @@ def python_of(question: Question) -> str:
     """The call that asks the same, where `rl` is `rackline`.
 
     Example:
-        >>> from rackline.api.fit import FitQuestion
+        >>> from rackline.api.explain import FitQuestion
         >>> python_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
     """

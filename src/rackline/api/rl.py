@@ -193,7 +193,9 @@ def rl(question: RlQuestion, watch: Watch) -> posttraining_plan.RlPlan:
     """
     model, cluster = named(question, watch)
 
-    policy = _with_layers(model, "model")
+    policy, reward = _with_layers(model, "model"), question.reward
+    if isinstance(reward, str):
+        reward = lookup_of(question, watch).model(reward)
     prompt_len, lengths = _lengths(question)
     job = posttraining_job.RlJob.of(
         resolve_on(question, policy, cluster, watch, question.calibration),
@@ -207,16 +209,15 @@ def rl(question: RlQuestion, watch: Watch) -> posttraining_plan.RlPlan:
         train_precision=question.train_precision,
         algorithm=question.algorithm,
         reference=question.algorithm != "dapo" and not question.no_reference,
-        reward=None if question.reward is None else _reward(question, watch),
+        reward=None if reward is None else _with_layers(reward, "--reward"),
         train_batch=question.update,
         trained=question.trained,
     )
-    layout, fixed = question.gen_layout, question.train_layout
-    gen_chips = question.gen_chips
+    layout, fixed, gen_chips = question.gen_layout, question.train_layout, question.gen_chips
     with watch.moving("searching splits and layouts"):
         return posttraining_plan.rl_plan(
             job,
-            _schedule(question, gen_chips),
+            _schedule(question),
             steps=question.steps,
             gen_chips=gen_chips,
             gen_layouts=parallel.matching_layouts(layout, policy, gen_chips or cluster.num_chips) if layout else None,
@@ -273,14 +274,14 @@ _LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}
 """Steps by which answers lag behind the weights, where nothing is asked for; with async it may be more."""
 
 
-def _schedule(question: RlQuestion, gen_chips: int | None) -> posttraining_plan.Schedule:
+def _schedule(question: RlQuestion) -> posttraining_plan.Schedule:
     lag = question.staleness
     if lag is not None and question.mode != "async":
         raise InputError(what="--staleness", given=lag, allowed="only with --mode async", nearest="--mode async")
     usual = _LAGS[question.mode]
     return posttraining_plan.Schedule(
         mode=question.mode,
-        colocated=not (question.separate or usual > 0 or gen_chips is not None),
+        colocated=not (question.separate or usual > 0 or question.gen_chips is not None),
         staleness=lag or usual,
         partial=question.partial,
     )
@@ -290,8 +291,3 @@ def _with_layers(model: object, what: str) -> arch.Model:
     if not isinstance(model, arch.Model):
         raise InputError(what=what, given=getattr(model, "name", model), allowed="a model whose layers are known")
     return model
-
-
-def _reward(question: RlQuestion, watch: Watch) -> arch.Model:
-    given = question.reward
-    return _with_layers(lookup_of(question, watch).model(given) if isinstance(given, str) else given, "--reward")

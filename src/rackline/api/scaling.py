@@ -10,10 +10,11 @@ from math import ceil, inf, isnan, nan, sqrt
 from typing import TYPE_CHECKING, Any
 
 from rackline.api.answer import Served, Watch
-from rackline.api.classes import classes_of, strictest
+from rackline.api.rates import classes_of, strictest
 from rackline.api.resolve import check_context, named
 from rackline.api.scaled import Mark, Outcome, Ran, ScaledRuns
-from rackline.api.server import Server, SimulateQuestion, server_of, with_tiers
+from rackline.api.server import Server, server_of, with_tiers
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import Use, lengths_of, limits_of, load_of, requests_of, with_use
 from rackline.errors import InputError, nearest_name
 from rackline.late import late

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
@@ -274,12 +275,6 @@ def _any_of(schemas: Iterable[Schema]) -> Schema:
     return different[0] if len(different) == 1 else {"anyOf": different}
 
 
-def answer_type(data: Callable[..., Any], solve: Callable[..., Any]) -> Any:
-    """What the JSON of an answer is made of: what its `data` returns, or what solves it where that is generic."""
-    found = returned(data)
-    return returned(solve) if isinstance(found, TypeVar) else found
-
-
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -291,30 +286,20 @@ class SchemaQuestion(Question):
     answers: bool = option("switch", "the schema of answers instead of that of questions", default=False)
 
 
-def _text(answer: Answer[SchemaQuestion, dict[str, Any]], width: int) -> Iterable[Any]:
-    import json
-
-    yield Verbatim(json.dumps(answer.result, indent=2, ensure_ascii=False) + "\n")
-
-
 def _summary(answer: Answer[SchemaQuestion, dict[str, Any]]) -> str:
     what = "answers" if answer.question.answers else "questions"
     return f"{len(answer.result['oneOf'])} {what}, version {SCHEMA_VERSION}"
 
 
-def _rows(answer: Answer[SchemaQuestion, dict[str, Any]]) -> Iterable[Any]:
-    return (
+@asks(
+    SchemaQuestion,
+    text=lambda answer, width: [Verbatim(json.dumps(answer.result, indent=2, ensure_ascii=False) + "\n")],
+    summary=_summary,
+    rows=lambda answer: (
         {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
         for name, one in answer.result["$defs"].items()
         for key, value in one.get("properties", {}).items()
-    )
-
-
-@asks(
-    SchemaQuestion,
-    text=_text,
-    summary=_summary,
-    rows=_rows,
+    ),
     entry=Entry(
         group="Programs",
         place=1,
@@ -370,7 +355,8 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "media": schemas.of(hints(Answer)["media"]),
             "adapter": schemas.of(hints(Answer)["adapter"]),
         }
-        forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
+        shown = returned(verb.data)  # generic where the result itself is shown
+        forms = schemas.objects_of(returned(verb.solve) if isinstance(shown, TypeVar) else shown, name)
         for form in forms:
             form["properties"] = head | beside | form["properties"]
             form["required"] = [*head, *form["required"]]

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
 
-from rackline.api.agent_options import Tasked
 from rackline.api.answer import Served, Watch
-from rackline.api.classes import has_tiers
-from rackline.api.fleet_options import Autoscaled
-from rackline.api.groups import (
-    CACHE,
-    CACHE_HIT,
-    CALIBRATION,
-    CHIPS,
-    POWER_CAP,
-    PRICE,
-    ROUTING,
-    SAMPLING,
-    TRAFFIC,
-    USE,
-    Lifetimes,
-    Sampling,
-    Traffic,
-)
-from rackline.api.model_options import DraftQuestion
 from rackline.api.question import (
     MOST_CHIPS,
-    MOST_TOKENS,
-    CalibrationLike,
-    MaybeLayout,
-    MaybeNumber,
-    MaybeWhole,
-    Number,
-    Texts,
-    Whole,
-    option,
     options,
-    question,
-    shared,
-    whole,
 )
+from rackline.api.rates import has_tiers
 from rackline.api.resolve import cluster_of, resolve_on
-from rackline.api.traffic import cache_rules_of, tiers_of
+from rackline.api.simulate_options import RESERVES, SimulateQuestion
+from rackline.api.traffic import Use, cache_rules_of, tiers_of
 from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.units import parse_count, parse_whole
@@ -52,171 +24,9 @@ with late:
     from rackline import arch, hardware, parallel, serving, simulation, system as systems
     from rackline.parallel import memory
     from rackline.report import simulate_report
-    from rackline.search import choice, finalists, served
+    from rackline.search import choice, finalists, rate_capacity, served
     from rackline.serving import workload as workloads
     from rackline.simulation import entrance, metrics, routers
-
-
-RESERVES = ("chunk", "prompt", "final")
-_SERVER, _POOLS, _LIMITS = "Server", "Prefill pool", "Limits and comparisons"
-
-
-@question
-class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
-    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
-
-    requests: MaybeWhole = whole(
-        "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
-        default=None,
-        maximum=1e8,
-        group=TRAFFIC,
-    )
-    percentile_precision: Number = option(
-        "fraction",
-        "half of the 95 % confidence interval over the percentile, or capacity, at which a run without `requests` ends",
-        default="10%",
-        unit="1",
-        group=TRAFFIC,
-    )
-    use: str | None = shared(USE, default=None, group=TRAFFIC)
-    cache_hit: Number = shared(CACHE_HIT, default="0", group=TRAFFIC)
-    high_priority_share: Number = option(
-        "fraction",
-        "fraction of high-priority requests, for the policy priority",
-        default="0",
-        unit="1",
-        zero=True,
-        group=TRAFFIC,
-    )
-    slo: str | None = option(
-        "text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", default=None, group=_LIMITS
-    )
-    capacity: str | None = option(
-        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
-    )
-    compare: Texts = option(
-        "text",
-        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
-        default=None,
-        several=True,
-        repeated=True,
-        group=_LIMITS,
-    )
-    layout: MaybeLayout = option(
-        "text",
-        "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
-        default=None,
-        group=_SERVER,
-    )
-    chips: MaybeWhole = shared(CHIPS, default=None)
-    replicas: MaybeWhole = whole(
-        "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
-    )
-    router: str = option(
-        "text",
-        "request router: round-robin, least-loaded, prefix-aware (SGLang's gateway), llm-d, dynamo-kv or "
-        "session-affinity",
-        default="round-robin",
-        group=_SERVER,
-    )
-    admit: str | None = option(
-        "text",
-        "rule that refuses requests (HTTP 429): concurrency=N in flight for each replica, queue=N waiting, or, of "
-        "classes that are not the most urgent, saturation (llm-d) or probabilistic; none by default",
-        default=None,
-        group=_SERVER,
-    )
-    frontend: str | None = option(
-        "text",
-        "what requests pass before the scheduler: dynamo, dynamo-cached, tensorrt-llm, tensorrt-llm-cached, llm-d or "
-        "prompt tokens that a server takes, such as 120k/s; with =N servers, commas between stages; none by default",
-        default=None,
-        group=_SERVER,
-    )
-    policy: str | None = option(
-        "text",
-        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority, preemptive (urgent "
-        "requests take the place of running ones) or trains; of "
-        "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
-        "prefill-schedule-interval or adp-balance; the stack's by default",
-        default=None,
-        group=_SERVER,
-    )
-    max_batched_tokens: MaybeWhole = whole(
-        "token budget per pass and rank; the stack's by default",
-        default=None,
-        maximum=MOST_TOKENS,
-        group=_SERVER,
-    )
-    max_num_seqs: MaybeWhole = whole(
-        "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
-    )
-    kv_tokens: MaybeWhole = whole(
-        "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
-        default=None,
-        maximum=MOST_TOKENS,
-        group=CACHE,
-    )
-    block_size: Whole = whole("tokens per KV cache block", default="16", group=CACHE)
-    reserve: str | None = option(
-        "text",
-        "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
-        default=None,
-        choices=RESERVES,
-        group=CACHE,
-    )
-    prefix_caching: bool = option(
-        "switch", "reuse cached KV blocks of requests that share a prefix", default=False, group=CACHE
-    )
-    swap_bandwidth: MaybeNumber = option(
-        "rate",
-        "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
-        default=None,
-        unit="B/s",
-        group=CACHE,
-    )
-    prefill_replicas: MaybeWhole = whole(
-        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
-        default=None,
-        maximum=MOST_CHIPS,
-        group=_POOLS,
-    )
-    prefill_layout: MaybeLayout = option(
-        "text", "layout of the prefill replicas; that of the decode replicas by default", default=None, group=_POOLS
-    )
-    kv_link: Number = option(
-        "rate",
-        "bandwidth of one request's KV transfer between the pools, per chip",
-        default="50GB/s",
-        unit="B/s",
-        group=_POOLS,
-    )
-    speculate: str | None = option(
-        "text",
-        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
-        default=None,
-        group=_SERVER,
-    )
-    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
-    stack: str | None = option(
-        "text",
-        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
-        "calibration by default",
-        default=None,
-        group=_SERVER,
-    )
-    memory_fraction: MaybeNumber = option(
-        "fraction",
-        "fraction of HBM that the server may use; the stack's by default",
-        default=None,
-        unit="1",
-        group=CACHE,
-    )
-    routing: str | None = shared(ROUTING, default=None)
-    sampling: Sampling = shared(SAMPLING, default="greedy")
-    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
-    price: MaybeNumber = shared(PRICE, default=None)
-    keep_passes: bool = option("switch", "record every pass, for the Chrome trace", default=False, hidden=True)
 
 
 COMPARED = (
@@ -566,3 +376,98 @@ def _fewest_chips(found: serving.Capacity) -> parallel.Layout | None:
         default=None,
     )
     return best and best.layout
+
+
+ASKED = "this"  # the name of the server that was asked for, beside those it is compared with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One server's run.
+
+    Args:
+        server: that served.
+        result: its passes, times and counts.
+        slo: limits by which it is judged.
+    """
+
+    server: Server
+    result: simulation.Result
+    slo: simulation.Slo | None
+
+    json_keys: ClassVar = ("*summary", "energy")
+
+    @property
+    def summary(self) -> metrics.RunData:
+        """Percentiles, rates and costs in SI units."""
+        return self.result.summary(self.slo, self.server.costs(self.result))
+
+    @property
+    def energy(self) -> choice.Energy | None:
+        """Power and energy; None where nothing is known of the chips' power."""
+        return self.server.energy(self.result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """Runs on the same requests.
+
+    Args:
+        requests: that were served.
+        runs: by name: the server that was asked for, then those it is compared with.
+        use: what it is for, with the lengths and limits that this gave; None where none was named.
+    """
+
+    requests: simulation.Requests
+    runs: Mapping[str, Run]
+    use: Use | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run of the server that was asked for."""
+        return self.runs[ASKED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """The highest rate that a server holds.
+
+    Args:
+        capacity: the rate and those that were tried.
+        at_capacity: the run at that rate, if any held.
+        server: that served.
+        requests: that were served, at other rates.
+    """
+
+    json_keys: ClassVar = ("*capacity", "deployment=server", "at_capacity")
+
+    capacity: rate_capacity.RateCapacity
+    at_capacity: Run | None
+    server: Server
+    requests: simulation.Requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunShown:
+    """A run with its server."""
+
+    json_keys: ClassVar = ("*run", "deployment=run.server")
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsShown:
+    """The run of the server that was asked for, and those it is compared with.
+
+    Args:
+        elapsed_s: how long they took [s].
+        use: what they are for; None where no use was named.
+    """
+
+    json_keys: ClassVar = (*RunShown.json_keys, "elapsed_s", "compared", "use")
+
+    run: Run
+    elapsed_s: float
+    compared: dict[str, RunShown] | None
+    use: Use | None

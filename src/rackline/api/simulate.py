@@ -7,18 +7,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, isinf, log2
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from rackline.api.agent_runs import AgentRuns, agent_runs, refuse_agents
+from rackline.api import agents, scaled
+from rackline.api.agents import AgentRuns
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.classes import classes_of
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
+from rackline.api.rates import classes_of
 from rackline.api.resolve import check_context, named
 from rackline.api.scaled import ScaledRuns
 from rackline.api.scaling import refuse_scaling, scaled_runs
-from rackline.api.server import Server, SimulateQuestion, other_server, server_of, with_tiers
+from rackline.api.server import (
+    ASKED,
+    Run,
+    RunShown,
+    RunsShown,
+    Server,
+    Simulated,
+    Sustained,
+    other_server,
+    server_of,
+    with_tiers,
+)
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -28,7 +40,6 @@ from rackline.units import format_seconds, parse_per_second
 
 with late:
     from rackline import arch, hardware, simulation
-    from rackline.api import agent_text, scaling_text
     from rackline.bands import bands
     from rackline.report import (
         agent_figures,
@@ -39,8 +50,8 @@ with late:
         simulate_figures,
         simulate_report,
     )
-    from rackline.search import choice, rate_capacity
-    from rackline.simulation import metrics, workloads
+    from rackline.search import rate_capacity
+    from rackline.simulation import workloads
 
 
 _FIRST_REQUESTS = 2000  # a p99 of independent latencies takes about 500
@@ -48,75 +59,6 @@ _MOST_REQUESTS = 64_000  # seconds to a minute of work
 _REQUESTS_A_USER = 10  # so that leaving out the first and last of each leaves most
 
 _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
-
-
-ASKED = "this"  # the name of the server that was asked for, beside those it is compared with
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One server's run.
-
-    Args:
-        server: that served.
-        result: its passes, times and counts.
-        slo: limits by which it is judged.
-    """
-
-    server: Server
-    result: simulation.Result
-    slo: simulation.Slo | None
-
-    json_keys: ClassVar = ("*summary", "energy")
-
-    @property
-    def summary(self) -> metrics.RunData:
-        """Percentiles, rates and costs in SI units."""
-        return self.result.summary(self.slo, self.server.costs(self.result))
-
-    @property
-    def energy(self) -> choice.Energy | None:
-        """Power and energy; None where nothing is known of the chips' power."""
-        return self.server.energy(self.result)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """Runs on the same requests.
-
-    Args:
-        requests: that were served.
-        runs: by name: the server that was asked for, then those it is compared with.
-        use: what it is for, with the lengths and limits that this gave; None where none was named.
-    """
-
-    requests: simulation.Requests
-    runs: Mapping[str, Run]
-    use: Use | None = None
-
-    @property
-    def run(self) -> Run:
-        """The run of the server that was asked for."""
-        return self.runs[ASKED]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sustained:
-    """The highest rate that a server holds.
-
-    Args:
-        capacity: the rate and those that were tried.
-        at_capacity: the run at that rate, if any held.
-        server: that served.
-        requests: that were served, at other rates.
-    """
-
-    json_keys: ClassVar = ("*capacity", "deployment=server", "at_capacity")
-
-    capacity: rate_capacity.RateCapacity
-    at_capacity: Run | None
-    server: Server
-    requests: simulation.Requests
 
 
 Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained | ScaledRuns | AgentRuns]"
@@ -127,10 +69,10 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
     found = answer.result
     if isinstance(found, AgentRuns):
-        yield from agent_text.report(found, elapsed_s=answer.elapsed_s)
+        yield from agents.report(found, elapsed_s=answer.elapsed_s)
         return
     if isinstance(found, ScaledRuns):
-        yield from scaling_text.report(found, elapsed_s=answer.elapsed_s)
+        yield from scaled.report(found, elapsed_s=answer.elapsed_s)
         yield from use_lines(found.use)
         return
     if isinstance(found, Sustained):
@@ -170,32 +112,6 @@ def _interval(answer: Answered) -> str:
     return bands.interval_line(bands.of_deployment(server.deployment, means, pools=server.prefill is not None))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunShown:
-    """A run with its server."""
-
-    json_keys: ClassVar = ("*run", "deployment=run.server")
-
-    run: Run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsShown:
-    """The run of the server that was asked for, and those it is compared with.
-
-    Args:
-        elapsed_s: how long they took [s].
-        use: what they are for; None where no use was named.
-    """
-
-    json_keys: ClassVar = (*RunShown.json_keys, "elapsed_s", "compared", "use")
-
-    run: Run
-    elapsed_s: float
-    compared: dict[str, RunShown] | None
-    use: Use | None
-
-
 def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns | AgentRuns:
     found = answer.result
     if not isinstance(found, Simulated):
@@ -209,9 +125,9 @@ def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns | AgentRuns:
 def _summary(answer: Answered) -> str:
     found = answer.result
     if isinstance(found, AgentRuns):
-        return agent_text.summary(found)
+        return agents.summary(found)
     if isinstance(found, ScaledRuns):
-        return scaling_text.summary(found)
+        return scaled.summary(found)
     if isinstance(found, Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s meet the limits; {found.server.title(found.requests)}"
     data = found.run.summary
@@ -227,9 +143,9 @@ def _summary(answer: Answered) -> str:
 def _rows(answer: Answered) -> Any:
     found = answer.result
     if isinstance(found, AgentRuns):
-        return agent_text.rows(found)
+        return agents.rows(found)
     if isinstance(found, ScaledRuns):
-        return scaling_text.window_rows(found)
+        return scaled.window_rows(found)
     return found.capacity.tried if isinstance(found, Sustained) else exports.series_of(found.run.result)
 
 
@@ -241,28 +157,6 @@ def _results(answer: Answered) -> dict[str, simulation.Result]:
     if isinstance(answer.result, ScaledRuns):
         raise InputError(what="plot_kind", given="one of a steady stream", allowed="over-time, for a `load`")
     return {name: run.result for name, run in answer.result.runs.items()}
-
-
-def _write_passes(answer: Answered, path: Path) -> None:
-    write_text(path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
-
-
-def _write_series(answer: Answered, path: Path) -> None:
-    exports.write_series(_results(answer)[ASKED], path)
-
-
-_FILES = {
-    "trace_passes": SideFile(
-        option=Option(kind="text", help="write the passes as a Chrome trace to FILE.json"),
-        write=_write_passes,
-        needs={"keep_passes": True},
-    ),
-    "series": SideFile(
-        option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
-        write=_write_series,
-        check=lambda text, name: exports.check_series_path(text),
-    ),
-}
 
 
 def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
@@ -310,7 +204,7 @@ def _concurrency_figure(answer: Answered) -> figure.Figure:
     found = answer.result
     if not isinstance(found, AgentRuns):
         raise InputError(what="plot_kind", given="concurrency", allowed="only with `agents`")
-    return agent_figures.concurrency_figure(agent_text.points(found))
+    return agent_figures.concurrency_figure(agents.points(found))
 
 
 def _usual_figure(answer: Answered) -> figure.Figure:
@@ -338,7 +232,20 @@ def _usual_figure(answer: Answered) -> figure.Figure:
         "concurrency": _concurrency_figure,
         "classes": _classes_figure,
     },
-    files=_FILES,
+    files={
+        "trace_passes": SideFile(
+            option=Option(kind="text", help="write the passes as a Chrome trace to FILE.json"),
+            write=lambda answer, path, _: write_text(
+                path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes"
+            ),
+            needs={"keep_passes": True},
+        ),
+        "series": SideFile(
+            option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
+            write=lambda answer, path, _: exports.write_series(_results(answer)[ASKED], path),
+            check=lambda text, name: exports.check_series_path(text),
+        ),
+    },
     interval=_interval,
     refuse=_refuse,
     entry=Entry(
@@ -425,8 +332,8 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
     """
     if question.agents is not None:
         refuse_scaling(question)
-        return agent_runs(question, watch)
-    refuse_agents(question)
+        return agents.agent_runs(question, watch)
+    agents.refuse_agents(question)
     if question.load is not None:
         return scaled_runs(question, watch)
     refuse_scaling(question)
@@ -510,15 +417,10 @@ class _Desk:
             )
         return Run(server=server, result=result, slo=slo)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether the number of requests is left open."""
-        return self.question.requests is None
-
     def goes_on(self, run: Run) -> bool:
         """Whether a run of twice the length is due."""
         result = run.result
-        open_end = self.is_free and result.requests.process is not None and not result.interrupted
+        open_end = self.question.requests is None and result.requests.process is not None and not result.interrupted
         wide = open_end and result.overload() is None
         return wide and result.half_width(run.slo) > self.question.percentile_precision
 
@@ -581,7 +483,7 @@ def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> Sustained:
         width = found.half_width
         wanted = question.percentile_precision
         bounded = found.rate_per_s > 0 and found.broken_per_s is not None  # more requests move no end that is none
-        if not (desk.is_free and bounded) or traffic.process is None or width <= wanted:
+        if not (question.requests is None and bounded) or traffic.process is None or width <= wanted:
             break
         longer = desk.longer(stage, asked_for, width)
         if longer is None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, EVICTION, MOST_MARGIN, PRICE, RENT, THINK_TIME, OnCluster, Sessions
+from rackline.api.prices import costs_of, rent_of
 from rackline.api.question import (
     MOST_SECONDS,
     CalibrationLike,
@@ -26,7 +27,6 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import costs_of, rent_of
 from rackline.api.traffic import repeating_of, reuse_in, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -36,7 +36,7 @@ from rackline.units import format_seconds, parse_per_second
 with late:
     from rackline import pricing, simulation
     from rackline.pricing import cache as pricing_cache, prefixes
-    from rackline.report import figure, prefix_report, pricing_figures, pricing_report
+    from rackline.report import prefix_report, pricing_figures, pricing_report
     from rackline.serving import workload
     from rackline.simulation import evictions, hits_by_tier, reuse as simulation_reuse
 
@@ -204,19 +204,20 @@ def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
     return f"cheapest: {', '.join(parts)}; {found.title}"
 
 
-def _figure(answer: Answer[TiersQuestion, Kept]) -> figure.Figure:
-    found = answer.result
-    return pricing_figures.tiers_figure(
-        found.lines, found.spans, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses
-    )
-
-
 @asks(
     TiersQuestion,
     text=_text,
     summary=_summary,
     rows=lambda answer: answer.result.hold_times,
-    figures={"cost": _figure},
+    figures={
+        "cost": lambda answer: pricing_figures.tiers_figure(
+            answer.result.lines,
+            answer.result.spans,
+            title=answer.result.title,
+            prompt_len=answer.result.prompt_len,
+            reuses=answer.result.reuses,
+        )
+    },
     entry=Entry(
         group="Decide",
         place=3,

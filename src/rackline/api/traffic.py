@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from rackline.api.groups import Served
 from rackline.api.question import Question, options
-from rackline.api.rates import base_load, is_recorded, rate_of, trace_of
-from rackline.errors import InputError, nearest_name, unknown_name
-from rackline.files import parse_toml, read_text
+from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.units import format_seconds, parse_bytes, parse_count, parse_rate, parse_seconds
 
 with late:
     from rackline import catalog, hardware, simulation
-    from rackline.api import classes, groups
+    from rackline.api import groups, rates
     from rackline.report import wording
     from rackline.serving import workload
     from rackline.simulation import evictions, hits_by_tier, load, reuse as simulation_reuse, workloads
@@ -42,8 +38,6 @@ class Use:
         filled: options that it gave, with their values as text.
         sources: where they are from, by option.
     """
-
-    json_keys: ClassVar = ("name", "asked", "filled", "sources")
 
     name: str
     asked: bool
@@ -93,7 +87,7 @@ def with_use(question: Q) -> tuple[Q, Use]:
     place = "" if record.percentile is None else f"@p{record.percentile:g}"
     lengths: dict[str, float | None] = {}
     alone = given["mix"] is None and given["trace"] is None and given.get("classes") is None
-    if alone and not is_recorded(given.get("load") or ""):
+    if alone and not rates.is_recorded(given.get("load") or ""):
         lengths = {"input": record.input_len, "output": record.output_len}
     if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
         lengths["cache_hit"] = record.cache_hit or None
@@ -127,11 +121,6 @@ def _source(record: catalog.UseRecord, name: str) -> str:
     return "" if source is None else source.text
 
 
-_KEYS = ("share", "input", "output")
-_FORM = "CSV with the columns share, input, output, or TOML with [[requests]] of these keys"
-_MOST = 100_000
-
-
 def mixture_of(question: Served, *alone: str) -> workload.Mixture | None:
     """The lengths of a question's file or trace; None without one.
 
@@ -145,23 +134,7 @@ def mixture_of(question: Served, *alone: str) -> workload.Mixture | None:
     if not first:
         return None
     question.refuse(*filter(None, more), *alone, allowed=f"only without `{first}`")
-    return mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
-
-
-def mixture_of_file(path: str) -> workload.Mixture:
-    """Read shares with their lengths, such as `share = 0.8`, `input = "500"`, `output = 200`.
-
-    Raises:
-        InputError: another form, a row that lacks a length, values that are not counts.
-    """
-    import numpy as np
-
-    text = read_text(path, what="mix", allowed=_FORM, max_bytes=16 * 2**20)
-    rows = _toml_rows(path, text) if path.endswith(".toml") else _csv_rows(path, text)
-    if not rows or len(rows) > _MOST:
-        raise InputError(what="mix", given=f"{len(rows):,} lengths", allowed=f"1 to {_MOST:,}", where=path)
-    values = np.array([_row(row, f"{path}, {place}") for place, row in rows], dtype=np.float64)
-    return workload.Mixture.of(values[:, 0], values[:, 1], values[:, 2], name=path.rpartition("/")[2])
+    return rates.mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
 
 
 def mixture_of_trace(path: str) -> workload.Mixture:
@@ -188,52 +161,6 @@ def lengths_of_trace(path: str) -> simulation.Requests:
         return simulation.read_trace(path, time_unit="s")
 
 
-def _toml_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
-    try:
-        data = parse_toml(text)
-    except ValueError as error:
-        raise InputError(what="mix", given=str(error), allowed=_FORM, where=path) from None
-    tables = data.get("requests")
-    rows = cast("list[Any]", tables) if isinstance(tables, list) else []
-    if set(data) != {"requests"} or rows != tables or not all(isinstance(one, dict) for one in rows):
-        raise InputError(what="mix", given=", ".join(data) or "an empty file", allowed=_FORM, where=path)
-    return [(f"requests {number}", row) for number, row in enumerate(rows, start=1)]
-
-
-def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
-    try:
-        table = list(csv.reader(io.StringIO(text), strict=True))
-    except csv.Error as error:
-        raise InputError(what="mix", given=str(error), allowed=_FORM, where=path) from None
-    rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(table, start=1) if any(row)]
-    if not rows:
-        raise InputError(what="mix", given="an empty file", allowed=_FORM, where=path)
-    header = [name.lower().removesuffix("_len") for name in rows[0][1]]
-    found: list[tuple[str, dict[str, Any]]] = []
-    for number, row in rows[1:]:
-        if len(row) != len(header):
-            raise InputError(
-                what="mix",
-                given=f"{len(row)} cells",
-                allowed=f"{len(header)} cells: {', '.join(header)}",
-                where=f"{path}:{number}",
-            )
-        found.append((f"line {number}", dict(zip(header, row, strict=True))))
-    return found
-
-
-def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
-    for key in row:
-        if key not in _KEYS:
-            raise unknown_name("mix", key, _KEYS, where=where)
-    for key in _KEYS[1:]:
-        if row.get(key) in (None, ""):
-            raise InputError(what=key, given="nothing", allowed="tokens per request, such as 2k", where=where)
-    weight = parse_count(str(row.get("share", "1")).strip().removesuffix("%"), name="share", maximum=1e12)
-    lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _KEYS[1:]]
-    return weight, lengths[0], lengths[1]
-
-
 _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
@@ -250,7 +177,7 @@ def requests_of(question: groups.Traffic, media_tokens: int = 0, usual: int = _U
         InputError: options that contradict each other or miss each other.
     """
     if question.classes is not None:
-        found = classes.requests_in(question, usual)
+        found = rates.requests_in(question, usual)
     elif question.load is not None:
         found = _over_time(question)
     elif question.trace is not None:
@@ -298,7 +225,7 @@ def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
         "turns",
         allowed="only without `trace` (`rate_scale` scales its rate)",
     )
-    found = trace_of(question, trace)
+    found = rates.trace_of(question, trace)
     return found if question.requests is None else found.first(question.requests)
 
 
@@ -308,7 +235,10 @@ def load_of(question: groups.Traffic) -> load.Load:
     Raises:
         InputError: as `rates_of`.
     """
-    return base_load(question) if question.classes is None else classes.load_in(question)
+    shared = rates.base_load(question)
+    if question.classes is None:
+        return shared
+    return load.together(rates.loads_of(question, rates.classes_of(question)), shared.name)
 
 
 def _over_time(question: groups.Traffic) -> simulation.Requests:
@@ -323,9 +253,9 @@ def _over_time(question: groups.Traffic) -> simulation.Requests:
 def lengths_of(question: groups.Traffic) -> workloads.AnyLengths:
     """What prompts and answers of a load are drawn from: its classes, the lengths of the question, else its trace."""
     if question.classes is not None:
-        return classes.lengths_in(question)
-    if not question.given("input", "output", "mix") and is_recorded(question.load or ""):
-        trace = trace_of(question, question.load or "")
+        return rates.lengths_in(question)
+    if not question.given("input", "output", "mix") and rates.is_recorded(question.load or ""):
+        trace = rates.trace_of(question, question.load or "")
         return workload.Mixture.of(1.0, trace.input_len, trace.output_len, name=trace.name)
     return _lengths(question, 0)
 
@@ -347,7 +277,7 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
     think_s = question.think_time or 0.0
     if question.users is not None:
         return simulation.closed_loop_of(rng, number, question.users, lengths, think_s=think_s)
-    rate = rate_of(str(question.rate))
+    rate = rates.rate_of(str(question.rate))
     if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
         return sessions_of(question).draw(rng, number, rate, lengths)
     return simulation.open_arrivals(
@@ -387,7 +317,7 @@ def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths
     """What prompts, with some tokens more, and answers are drawn from."""
     if question.mix is not None:
         question.refuse("input", "output", "turns", allowed="only without `mix`")
-        return mixture_of_file(question.mix)
+        return rates.mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
         raise InputError(
@@ -439,6 +369,10 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.T
                 given=text,
                 allowed="NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h",
             )
+        # what keeping a byte costs where the tier bears the catalogue name of a memory; other spellings do not count: a
+        # tier that somebody calls "flash" is not the drive that the catalogue also calls so
+        known = hardware.memory_tier(name.strip()) if name.strip() in catalog.names("memory") else None
+        usd = None if known is None else known.usd_per_hour
         found.append(
             simulation.TierSpec(
                 name=name.strip(),
@@ -446,19 +380,10 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.T
                 tokens_per_s=parse_rate(parts[1], name=f"tier {name}") / bytes_per_token,
                 latency_s=parse_seconds(parts[2], name=f"tier {name}") if len(parts) == 3 else 0.0,
                 ttl_s=parse_seconds(ttl, name=f"tier {name} ttl") if comma else None,
-                usd_per_byte_hour=_usd_per_byte_hour(name.strip()),
+                usd_per_byte_hour=None if usd is None or known is None else usd / known.capacity_bytes,
             )
         )
     return tuple(found)
-
-
-def _usd_per_byte_hour(name: str) -> float | None:
-    """What keeping a byte costs where a tier bears the catalogue name of a memory, else None [USD/byte/hour].
-
-    Other spellings do not count: a tier that somebody calls "flash" is not the drive that the catalogue also calls so.
-    """
-    known = hardware.memory_tier(name) if name in catalog.names("memory") else None
-    return None if known is None or known.usd_per_hour is None else known.usd_per_hour / known.capacity_bytes
 
 
 def cache_rules_of(question: groups.Lifetimes) -> simulation.CacheRules:

@@ -1,4 +1,4 @@
-"""`train`: layout, step time, memory, days and dollars of a training run."""
+"""`train`: layout, step time, memory, days and dollars of a training run, and how a long run is operated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
-from rackline.api.operated import Operated, operations_of
 from rackline.api.question import (
+    MOST_SECONDS,
     MOST_TOKENS,
     MaybeNumber,
     MaybeWhole,
     Number,
     Option,
+    Question,
     Text,
     Texts,
     option,
@@ -36,7 +37,79 @@ with late:
     from rackline.bands import bands
     from rackline.report import train_report, train_stages
     from rackline.search import changes as search_changes, train as search_train, train_space
-    from rackline.training import practice, runs, schedules, stack as training_stack, system as training_system
+    from rackline.training import (
+        practice,
+        reliability,
+        runs,
+        schedules,
+        stack as training_stack,
+        system as training_system,
+    )
+
+
+OPERATION = "Operation of a long run"
+Checkpoint = Literal["sync", "async"]
+
+
+@question
+class Operated(Question):
+    """A question of a run that fails, is saved, and goes on."""
+
+    checkpoint: Checkpoint = option(
+        "text",
+        "checkpoints: sync, which stop work until they are in the store, or async, which stop it until they are in the "
+        "memory of the hosts and are written from there",
+        default="sync",
+        choices=get_args(Checkpoint),
+        group=OPERATION,
+    )
+    store: MaybeNumber = option(
+        "count",
+        "bandwidth of the store of the checkpoints in bytes/s, all chips together, such as 2T; 0.25G a chip by default",
+        default=None,
+        unit="B/s",
+        minimum=1.0,
+        group=OPERATION,
+    )
+    failure_hours: MaybeNumber = option(
+        "count",
+        "chip-hours between failures that stop the run; 50,630 by default, as Llama 3 405B had on H100",
+        default=None,
+        unit="h",
+        minimum=1.0,
+        group=OPERATION,
+    )
+    restart: Number = option(
+        "seconds",
+        "time to detect a failure, replace the host and load the last checkpoint",
+        default="10min",
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=OPERATION,
+    )
+    spares: MaybeWhole = whole(
+        "spare hosts; a run that finds none waits for a repair of 2.2 h; enough by default",
+        default=None,
+        minimum=0,
+        group=OPERATION,
+    )
+    jitter: MaybeNumber = option(
+        "count",
+        "slow ranks: standard deviation of the step of a rank over its mean, such as 0.01; all wait for the slowest",
+        default=None,
+        unit="1",
+        maximum=0.2,
+        group=OPERATION,
+    )
+    slow_node: Number = option(
+        "count",
+        "one slow host: its step over that of the others, such as 1.1",
+        default="1",
+        unit="1",
+        minimum=1.0,
+        maximum=100.0,
+        group=OPERATION,
+    )
 
 
 LoraTargets = Literal["all", "attention", "qkv"]
@@ -239,19 +312,13 @@ def _summary(answer: Answered) -> str:
     )
 
 
-def _write_trace(answer: Answered, path: Path) -> None:
+def _write_trace(answer: Answered, path: Path, _: str) -> None:
     plan = answer.result
     timeline = _timeline(plan)
     if timeline is None:
         raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
     title = f"{plan.system.model.name}, {plan.best[0].layout.label()}"
     write_text(path, json.dumps(train_report.schedule_trace(timeline, title)), what="trace")
-
-
-_TRACE = SideFile(
-    option=Option(kind="text", help="write the pipeline of the best run as a Chrome trace to FILE.json"),
-    write=_write_trace,
-)
 
 
 @asks(
@@ -267,7 +334,12 @@ _TRACE = SideFile(
         "memory": lambda answer: train_report.train_memory_figure(answer.result),
         "memory-time": lambda answer: train_stages.memory_over_time(answer.result),
     },
-    files={"trace": _TRACE},
+    files={
+        "trace": SideFile(
+            option=Option(kind="text", help="write the pipeline of the best run as a Chrome trace to FILE.json"),
+            write=_write_trace,
+        )
+    },
     interval=lambda answer: bands.interval_line(_measured(answer)[:1], "runs"),
     entry=Entry(
         group="Decide",
@@ -348,7 +420,15 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
             pue=question.pue,
             asked_batch_tokens=asked,
             practice=practice.practice_of(system) if question.pace == "published" else None,
-            operations=operations_of(question),
+            operations=reliability.Operations(
+                chip_hours=question.failure_hours or reliability.CHIP_HOURS_BETWEEN_FAILURES,
+                restart_s=question.restart,
+                checkpoint=question.checkpoint,
+                store_bytes_per_s=question.store or 0.0,
+                spares=question.spares,
+                jitter=question.jitter or 0.0,
+                slow_node=question.slow_node,
+            ),
             fixed=fixed,
             schedules=question.schedule,
             recompute=question.recompute,

@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
+from rackline.api.groups import IMPORTED, Described
 from rackline.api.question import (
-    MOST_CHIPS,
-    MaybeLayout,
-    MaybeNumber,
-    MaybeWhole,
     Option,
-    Question,
     Texts,
     option,
     question,
-    tokens,
-    whole,
 )
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -47,16 +41,11 @@ with late:
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
-_IMPORT = "Only with --import"
 _MOST_WARNINGS = 20
 
 
-def _imported(help_text: str, *, default: None = None) -> Any:
-    return option("text", help_text, default=default, group=_IMPORT)
-
-
 @question
-class ValidateQuestion(Question):
+class ValidateQuestion(Described):
     """How far off are the predictions of measured cases, by metric, model, chip, stack and precision?"""
 
     files: Texts = option(
@@ -108,20 +97,9 @@ class ValidateQuestion(Question):
         "file for the imported cases; standard output by default",
         default=None,
         short="o",
-        group=_IMPORT,
+        group=IMPORTED,
         output=True,
     )
-    model: str | None = _imported("model of the imported results, if the file does not name it as rackline does")
-    chip: str | None = _imported("chip of the imported results")
-    num_chips: MaybeWhole = whole(
-        "number of chips that served the imported results", default=None, maximum=MOST_CHIPS, group=_IMPORT
-    )
-    layout: MaybeLayout = _imported("parallel layout of the imported results, such as tp=4")
-    precision: str | None = _imported("data types, such as fp8; those of the released checkpoint by default")
-    stack: str | None = _imported("serving software")
-    input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=_IMPORT)
-    output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=_IMPORT)
-    concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,12 +254,12 @@ def status(answer: Answered) -> int:
     return int(bool(found.worse) or (answer.question.strict and bool(found.board.unsupported)))
 
 
-def _write_stored(answer: Answered, path: Path) -> None:
+def _write_stored(answer: Answered, path: Path, _: str) -> None:
     if isinstance(answer.result, Validated):
         page.write_stored(answer.result.board, answer.question.files, path)
 
 
-def _write_docs(answer: Answered, path: Path) -> None:
+def _write_docs(answer: Answered, path: Path, _: str) -> None:
     found = answer.result
     if isinstance(found, Ablation):
         block = "ablation", refit_report.ablation_markdown(found.effects)
@@ -302,7 +280,7 @@ def _write_docs(answer: Answered, path: Path) -> None:
     page.fill_block(path, *page.marks(block[0]), block[1])
 
 
-def _write_bands(answer: Answered, path: Path) -> None:
+def _write_bands(answer: Answered, path: Path, _: str) -> None:
     """Write the error bands of these values."""
     files, found = answer.question.files, answer.result
     if not isinstance(found, Validated | validation_refit.Refit):
@@ -463,7 +441,7 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
     target = None if question.output is None else Path(question.output)
     check_outputs({"output": target}, {f"files {name}": name for name in files})
-    given = importers.Given(**{field.name: getattr(question, field.name) for field in fields(importers.Given)})
+    given = importers.Given(**{one.name: getattr(question, one.name) for one in fields(importers.Given)})
     lines = importers.import_results(files, import_format, given)
     if target is not None:
         write_text(target, lines, what="output")

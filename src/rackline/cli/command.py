@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -110,7 +110,8 @@ def command(name: str, *, all_options: bool = False) -> Callable[..., None]:
     shown = None if all_options else verb.entry.usual or None
     parameters: list[inspect.Parameter] = []
     for key, one in {**options(verb.question), **outputs}.items():
-        hidden = _is_hidden(key, one, usual, shown)
+        # a required option is always shown, and so are --json and --plot
+        hidden = one.hidden or (shown is not None and key in usual and key not in (*shown, "json", "plot"))
         group = one.group if shown is None else ""
         spelled = replace(one, help=with_flags(one.help, flags), hidden=hidden, group=group)
         parameters.append(_parameter(key, spelled, usual))
@@ -120,13 +121,6 @@ def command(name: str, *, all_options: bool = False) -> Callable[..., None]:
     run.__doc__ = (verb.solve.__doc__ or "").partition("Example:")[0].strip()
     run.__name__ = name
     return run
-
-
-def _is_hidden(key: str, option: Option, usual: Mapping[str, Any], shown: Collection[str] | None) -> bool:
-    """Whether help leaves an option out: a required one is always shown, and so are --json and --plot."""
-    if option.hidden or shown is None or key not in usual:
-        return option.hidden
-    return key not in shown and key not in ("json", "plot")
 
 
 def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -171,10 +165,8 @@ def _write(verb: Verb[Any, Any], found: Answer[Any, Any], key: str, path: Path, 
     """Write one of the files beside an answer."""
     if key == "plot":
         found.plot(wanted.get("plot_kind")).save(path, wanted.get("plot_theme") or "auto")
-    elif verb.files[key].option.before_file:
-        verb.files[key].write(found, path, wanted[key][0])
     else:
-        verb.files[key].write(found, path)
+        verb.files[key].write(found, path, wanted[key][0] if verb.files[key].option.before_file else "")
 
 
 def show(found: Answer[Any, Any], *, json: bool) -> None:

@@ -8,24 +8,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from textwrap import wrap
+from typing import Annotated
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from rackline.api.verbs import GROUPS, Entry, entries, order
-from rackline.cli import web as door
-from rackline.cli.screen import FailedCheckError, drop_output, screen
+from rackline.cli.screen import Bars, FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
-from rackline.late import late, missing_extra
+from rackline.late import late, load_optional, missing_extra
+from rackline.units import parse_whole
 
 with late:
+    from rackline import processes
     from rackline.cli import command
+    from rackline.web import app as web_app, asked as web_settings
+
 
 _TERMS_WIDTH = 14  # characters of a column of the help
 _MEANINGS_WIDTH = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Term:
     """A word, or several that belong together, and what it means.
 
@@ -38,10 +42,6 @@ class Term:
     words: str
     meaning: str
     in_help: bool = False
-
-
-def _term(words: str, meaning: str) -> Term:
-    return Term(words=words, meaning=meaning)
 
 
 TERMS: tuple[Term, ...] = (
@@ -68,126 +68,124 @@ TERMS: tuple[Term, ...] = (
         meaning="model FLOP utilisation: the model's FLOP per second over the peak of the chips",
         in_help=True,
     ),
-    _term(
+    Term(
         "active parameters", "the parameters that one token is multiplied with; in a mixture of experts, fewer than all"
     ),
-    _term("adapter, LoRA", "two small products beside a frozen one, trained for a task; many can share one server"),
-    _term("all-gather", "exchange after which each chip holds the parts of all"),
-    _term(
+    Term("adapter, LoRA", "two small products beside a frozen one, trained for a task; many can share one server"),
+    Term("all-gather", "exchange after which each chip holds the parts of all"),
+    Term(
         "all-reduce",
         "exchange after which each chip holds the sum of what all had; a reduce-scatter, then an all-gather",
     ),
-    _term(
+    Term(
         "all-to-all", "exchange in which each chip has something different for each other one: tokens to their experts"
     ),
-    _term("arithmetic intensity", "FLOP of an operation over the bytes that it reads and writes"),
-    _term(
+    Term("arithmetic intensity", "FLOP of an operation over the bytes that it reads and writes"),
+    Term(
         "attention kind",
         "what an attention layer caches and reads: grouped heads, latents, a window, chosen tokens, a state",
     ),
-    _term("band", "the range in which 90 % of measured servers of a kind lay around their predictions"),
-    _term("batch size", "sequences that take part in one pass"),
-    _term("blackboard", "the ideal roofline: peak rates, no overheads, the longest resource alone counts"),
-    _term("block", "a fixed number of tokens of KV cache, the unit in which it is given out, found again and evicted"),
-    _term("bubble", "time in which a stage of a pipeline waits for others; as a fraction, over the time of the step"),
-    _term(
+    Term("band", "the range in which 90 % of measured servers of a kind lay around their predictions"),
+    Term("batch size", "sequences that take part in one pass"),
+    Term("blackboard", "the ideal roofline: peak rates, no overheads, the longest resource alone counts"),
+    Term("block", "a fixed number of tokens of KV cache, the unit in which it is given out, found again and evicted"),
+    Term("bubble", "time in which a stage of a pipeline waits for others; as a fraction, over the time of the step"),
+    Term(
         "calibration",
         "the numbers that turn peaks into what kernels reach on a chip under a stack: overheads and efficiencies",
     ),
-    _term("chunked prefill", "a prompt computed in pieces that share passes with decoding sequences"),
-    _term("closed loop", "a load in which a fixed number of users each wait for an answer before they ask again"),
-    _term("cluster", "chips and the links between them, as levels: scale-up domains and the network beyond"),
-    _term(
+    Term("chunked prefill", "a prompt computed in pieces that share passes with decoding sequences"),
+    Term("closed loop", "a load in which a fixed number of users each wait for an answer before they ask again"),
+    Term("cluster", "chips and the links between them, as levels: scale-up domains and the network beyond"),
+    Term(
         "compute-optimal", "the number of parameters and tokens with the least loss for a given number of training FLOP"
     ),
-    _term("context tier", "prompt lengths with one price"),
-    _term(
+    Term("context tier", "prompt lengths with one price"),
+    Term(
         "CUDA graph", "the kernels of a pass recorded and launched at once, so that the host does not slow small passes"
     ),
-    _term("decode", "passes in which each running sequence gains a token"),
-    _term("disaggregation", "prefill and decode on separate pools of chips; attention and experts on separate chips"),
-    _term("dp", "data parallelism: copies of the model with different sequences"),
-    _term("draft model", "the small model, or head, that guesses tokens for speculative decoding"),
-    _term("drain time", "capacity of a memory over its bandwidth: the time to read all of it once"),
-    _term("eviction", "giving up cached blocks that nobody uses, to make room"),
-    _term("expert", "one of many feed-forward blocks of a layer, of which each token visits a few"),
-    _term(
-        "fallback", "a number taken from another stack, chip or generation where nothing was measured; always marked"
-    ),
-    _term("fleet", "the replicas that serve a stated traffic"),
-    _term("FLOP, FLOP/s", "a floating-point operation, a multiply-add is two; their rate"),
-    _term("GB, GiB", "10⁹ bytes; 2³⁰ bytes"),
-    _term(
+    Term("decode", "passes in which each running sequence gains a token"),
+    Term("disaggregation", "prefill and decode on separate pools of chips; attention and experts on separate chips"),
+    Term("dp", "data parallelism: copies of the model with different sequences"),
+    Term("draft model", "the small model, or head, that guesses tokens for speculative decoding"),
+    Term("drain time", "capacity of a memory over its bandwidth: the time to read all of it once"),
+    Term("eviction", "giving up cached blocks that nobody uses, to make room"),
+    Term("expert", "one of many feed-forward blocks of a layer, of which each token visits a few"),
+    Term("fallback", "a number taken from another stack, chip or generation where nothing was measured; always marked"),
+    Term("fleet", "the replicas that serve a stated traffic"),
+    Term("FLOP, FLOP/s", "a floating-point operation, a multiply-add is two; their rate"),
+    Term("GB, GiB", "10⁹ bytes; 2³⁰ bytes"),
+    Term(
         "goodput",
         "the part of the work, or of the requests, that counts: not repeated after a failure, or within the limits",
     ),
-    _term(
+    Term(
         "GQA, MQA", "grouped-query attention: several query heads share a key and a value; multi-query: all of them do"
     ),
-    _term("HBM", "high-bandwidth memory, next to the chip; here, the main memory of any chip"),
-    _term(
+    Term("HBM", "high-bandwidth memory, next to the chip; here, the main memory of any chip"),
+    Term(
         "held out",
         "left out of a fit and predicted by it: models, chips, laboratories; what an error on new ones looks like",
     ),
-    _term("kernel", "a program on the chip that does one operation, such as a product or attention"),
-    _term("KV cache", "what a sequence leaves behind in attention layers for the tokens after it"),
-    _term("launch", "starting a kernel; it takes microseconds of the host for any kernel"),
-    _term("layout", "the degrees of parallelism of a deployment, such as tp=4,pp=2"),
-    _term(
+    Term("kernel", "a program on the chip that does one operation, such as a product or attention"),
+    Term("KV cache", "what a sequence leaves behind in attention layers for the tokens after it"),
+    Term("launch", "starting a kernel; it takes microseconds of the host for any kernel"),
+    Term("layout", "the degrees of parallelism of a deployment, such as tp=4,pp=2"),
+    Term(
         "lifetime-optimal",
         "the number of parameters and tokens with the least compute for training and later use, at a given loss",
     ),
-    _term("Little's law", "mean number in a system = rate of arrivals × mean time in it"),
-    _term("memory tier", "HBM, host memory, flash or disk: capacity, bandwidth and price of a place for caches"),
-    _term("micro-batch", "part of a batch that goes through a pipeline by itself"),
-    _term(
+    Term("Little's law", "mean number in a system = rate of arrivals × mean time in it"),
+    Term("memory tier", "HBM, host memory, flash or disk: capacity, bandwidth and price of a place for caches"),
+    Term("micro-batch", "part of a batch that goes through a pipeline by itself"),
+    Term(
         "mixture of experts, MoE",
         "a model whose feed-forward blocks are experts; a router chooses a few for each token",
     ),
-    _term("MLA", "multi-head latent attention: a small latent per token is cached instead of keys and values"),
-    _term("multi-token prediction, MTP", "a light layer that guesses tokens ahead, for the model to verify"),
-    _term("NVFP4, MXFP4", "4-bit numbers with a scale for each 16 or 32 of them; MXFP8 likewise with 8 bits"),
-    _term("open loop", "a load in which requests arrive on their own, however long others take"),
-    _term("p50, p90, p99", "the value that 50, 90 or 99 % of requests stay below"),
-    _term("packed sequences", "several samples in one sequence, which do not attend to each other"),
-    _term("pass", "one walk of a batch through all layers: a decode step, a prefill, or both mixed"),
-    _term("pool", "replicas with one job, such as prefill"),
-    _term("preemption", "taking the cache of a running request away for others; it is recomputed later"),
-    _term("prefill", "the pass over a prompt, which fills its KV cache and yields the first token"),
-    _term("prefix caching", "keeping the KV cache of the beginning that prompts share"),
-    _term("price sheet", "what an API charges: by mode, context tier, input, output, cached input, cache writes"),
-    _term("PUE", "power of a site over power of its machines"),
-    _term("quantisation, W4A16", "storing or computing in fewer bits; here, 4-bit weights and 16-bit activations"),
-    _term("rank", "one member of a parallel group; a chip, or the chips that hold one copy of the attention weights"),
-    _term("recompute", "activations dropped in the forward pass and recomputed in the backward pass"),
-    _term("reduce-scatter", "exchange after which each chip holds its part of the sum of what all had"),
-    _term("replica", "chips that together hold one copy of a model and serve requests"),
-    _term(
+    Term("MLA", "multi-head latent attention: a small latent per token is cached instead of keys and values"),
+    Term("multi-token prediction, MTP", "a light layer that guesses tokens ahead, for the model to verify"),
+    Term("NVFP4, MXFP4", "4-bit numbers with a scale for each 16 or 32 of them; MXFP8 likewise with 8 bits"),
+    Term("open loop", "a load in which requests arrive on their own, however long others take"),
+    Term("p50, p90, p99", "the value that 50, 90 or 99 % of requests stay below"),
+    Term("packed sequences", "several samples in one sequence, which do not attend to each other"),
+    Term("pass", "one walk of a batch through all layers: a decode step, a prefill, or both mixed"),
+    Term("pool", "replicas with one job, such as prefill"),
+    Term("preemption", "taking the cache of a running request away for others; it is recomputed later"),
+    Term("prefill", "the pass over a prompt, which fills its KV cache and yields the first token"),
+    Term("prefix caching", "keeping the KV cache of the beginning that prompts share"),
+    Term("price sheet", "what an API charges: by mode, context tier, input, output, cached input, cache writes"),
+    Term("PUE", "power of a site over power of its machines"),
+    Term("quantisation, W4A16", "storing or computing in fewer bits; here, 4-bit weights and 16-bit activations"),
+    Term("rank", "one member of a parallel group; a chip, or the chips that hold one copy of the attention weights"),
+    Term("recompute", "activations dropped in the forward pass and recomputed in the backward pass"),
+    Term("reduce-scatter", "exchange after which each chip holds its part of the sum of what all had"),
+    Term("replica", "chips that together hold one copy of a model and serve requests"),
+    Term(
         "ridge point",
         "the arithmetic intensity from which a chip is bound by compute: peak FLOP/s over memory bandwidth",
     ),
-    _term("rollout", "generating answers that reinforcement learning then trains on"),
-    _term("roofline", "the time of an operation as the longer of its compute and its memory traffic"),
-    _term("routing law", "how tokens spread over experts: balanced, at random, or with popular experts"),
-    _term("saturation", "the rate beyond which a queue grows without bound"),
-    _term("scale-up, scale-out", "fast links within a domain such as a rack; the network between domains"),
-    _term("SLO", "a latency that a stated share of requests must keep"),
-    _term("slot", "a place for one running sequence in an engine"),
-    _term("sparsity", "said as total_over_active: all parameters over active ones, at least 1"),
-    _term("speculative decoding", "a cheap draft of several tokens, which one pass of the model verifies"),
-    _term(
+    Term("rollout", "generating answers that reinforcement learning then trains on"),
+    Term("roofline", "the time of an operation as the longer of its compute and its memory traffic"),
+    Term("routing law", "how tokens spread over experts: balanced, at random, or with popular experts"),
+    Term("saturation", "the rate beyond which a queue grows without bound"),
+    Term("scale-up, scale-out", "fast links within a domain such as a rack; the network between domains"),
+    Term("SLO", "a latency that a stated share of requests must keep"),
+    Term("slot", "a place for one running sequence in an engine"),
+    Term("sparsity", "said as total_over_active: all parameters over active ones, at least 1"),
+    Term("speculative decoding", "a cheap draft of several tokens, which one pass of the model verifies"),
+    Term(
         "stack",
         "a serving or training engine with what it does around its kernels: vLLM, SGLang, TensorRT-LLM, Megatron",
     ),
-    _term("steady state", "what a server settles into under a load that does not change"),
-    _term("straggler", "the slowest of ranks that wait for each other"),
-    _term("token budget", "the most tokens, of prompts and decodes together, that an engine puts into one pass"),
-    _term("torus", "links to neighbours along each axis, the ends joined, instead of a switch"),
-    _term("two-batch overlap", "two halves of a batch in turn, one computing while the other communicates"),
-    _term("utilisation", "share of the time, or of the chips, for which work is there"),
-    _term("what binds", "the resource whose time is the longest: compute, HBM, scale-up, scale-out or overhead"),
-    _term("what-if", "an answer with one number changed"),
-    _term("ZeRO, FSDP", "states of the optimiser, gradients and parameters split over the data-parallel chips"),
+    Term("steady state", "what a server settles into under a load that does not change"),
+    Term("straggler", "the slowest of ranks that wait for each other"),
+    Term("token budget", "the most tokens, of prompts and decodes together, that an engine puts into one pass"),
+    Term("torus", "links to neighbours along each axis, the ends joined, instead of a switch"),
+    Term("two-batch overlap", "two halves of a batch in turn, one computing while the other communicates"),
+    Term("utilisation", "share of the time, or of the chips, for which work is there"),
+    Term("what binds", "the resource whose time is the longest: compute, HBM, scale-up, scale-out or overhead"),
+    Term("what-if", "an answer with one number changed"),
+    Term("ZeRO, FSDP", "states of the optimiser, gradients and parameters split over the data-parallel chips"),
 )
 """All terms; `--help` shows those with `in_help`, in this order."""
 
@@ -364,16 +362,75 @@ ALL_OPTIONS = "_with_all_options"
 @cache
 def commands() -> dict[str, Entry]:
     """What the help says of each command, in its order: the questions, and `web`, which is none."""
-    return dict(sorted({**entries(), "web": door.ENTRY}.items(), key=lambda each: order(each[1])))
+    return dict(sorted({**entries(), "web": _WEB}.items(), key=lambda each: order(each[1])))
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """The command of a question by its Python name, or `web`."""
+    """The command of a question by its Python name."""
     wanted = name.removesuffix(ALL_OPTIONS)
-    for known, one in commands().items():
+    for known, one in entries().items():
         if one.function == wanted:
-            if one is door.ENTRY:
-                return door.web
-
             return command.command(known, all_options=wanted != name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_MOST_WORKERS = 64
+_WEB = Entry(
+    group="Learn",
+    place=2,
+    line="The page with its figures, and the HTTP API, on this machine.",
+    name="web",
+    function="web",
+    examples="""
+    rackline web
+    rackline web --port 8080 --no-browser
+""",
+)
+
+
+def web(
+    *,
+    port: Annotated[str, Parameter(help="port to listen on; 0 takes any that is free")] = "8321",
+    browser: Annotated[bool, Parameter(help="open the page in the browser")] = True,
+    workers: Annotated[
+        str | None, Parameter(help="processes that answer; one for each core, and at least 2, by default")
+    ] = None,
+    host: Annotated[
+        str, Parameter(help="address to listen on; any but the default lets others ask this machine")
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        Parameter(help="name under which others reach it, such as that of a proxy; may be repeated", negative=()),
+    ] = None,
+    export: Annotated[
+        str | None, Parameter(help="write the page to a folder that works without a server, and end")
+    ] = None,
+) -> None:
+    """Serve the page and the HTTP API on this machine, until Ctrl-C; or write the page to a folder."""
+    if export is not None:
+        _export(export)
+        return
+    for package in ("fastapi", "uvicorn"):
+        load_optional(package, what="rackline web")  # before a socket is open
+    num = max(processes.usable_cores(), 2)
+    settings = web_settings.Settings(
+        host=host,
+        port=int(parse_whole(port, name="--port", minimum=0, maximum=65535, zero_allowed=True)),
+        workers=num if workers is None else int(parse_whole(workers, name="--workers", maximum=_MOST_WORKERS)),
+        names=tuple(name or ()),
+    )
+    if not settings.is_local:
+        print(
+            f"warning: anyone who reaches {host} can ask this server: it has no log-in and no encryption; put a proxy "
+            "with both in front of it",
+            file=sys.stderr,
+        )
+    web_app.serve(settings, browser=browser)
+
+
+def _export(folder: str) -> None:
+    """Write the page, with a bar for its data files."""
+    load_optional("jinja2", what="rackline web --export")  # before a folder is made
+    with Bars().counting("writing the page", "written") as tell:
+        files = web_app.export(folder, tell)
+    screen().print(f"{len(files)} files written; open {files[-1]}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import threading
@@ -13,13 +12,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from rackline.errors import InputError, harmless
 from rackline.files import unwritable
+from rackline.plain import plain
 
 _NARROWEST, _USUAL_WIDTH = 20, 80  # COLUMNS=0 or a broken terminal: columns
 _PROGRESS_AFTER_S = 0.7  # what is done sooner needs no progress bar
@@ -59,7 +59,7 @@ def screen(*, stderr: bool = False) -> Screen:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """Write one JSON object in SI units; a number that is not finite becomes null."""
-    sys.stdout.write(json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def print_then_write(
@@ -106,17 +106,6 @@ def drop_output() -> None:
     """Standard output cannot be written: keep the interpreter from writing the rest of its buffer at the end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, str | bool | int | None):
-        return value
-    if isinstance(value, Sequence):
-        return [_plain(item) for item in cast("Sequence[Any]", value)]
-    number = float(value)
-    return number if math.isfinite(number) else None
 
 
 def asked(what: str) -> bool:

@@ -276,7 +276,7 @@ def setting_value(given: Any, key: str) -> Any:
         return given
 
 
-# short names of quantities (see `rackline.api.what_if`) and keys that say their units
+# short names of quantities (see `rackline.api.resolve`) and keys that say their units
 _UNIT_OF = {
     "scale_up_bandwidth": "bytes_per_s",
     "scale_out_bandwidth": "bytes_per_s",

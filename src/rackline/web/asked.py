@@ -301,7 +301,7 @@ def _asked(
     uploads: Mapping[str, str],
     figures: tuple[str, ...] | None,
 ) -> Asked:
-    refused = [key for key in given if _is_output(kind, key)]
+    refused = [key for key in given if key in options(kind) and key not in taken(kind.ask)]
     if refused:
         what, value = refused[0], shown(given[refused[0]])
         detail = f"{what}: got {value}, allowed: nothing, the server writes no files"
@@ -316,10 +316,6 @@ def _asked(
     except RecursionError:
         raise problem("bad-json", "nested too deeply") from None
     return Asked(form=form, question=data, uploads=uploads, figures=figures)
-
-
-def _is_output(kind: type[Question], key: str) -> bool:
-    return key in options(kind) and key not in taken(kind.ask)
 
 
 def check_text(text: str, what: str) -> None:

@@ -11,26 +11,25 @@ import importlib.resources
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, cast
 
-from rackline.api.answer import Answer, Watch, answer, answer as ask, answer_of, find_verb
+from rackline.api.answer import Answer, Watch, answer as ask, answer_of, find_verb
 from rackline.api.explain import Explained, ExplainQuestion
-from rackline.api.question import Option, options
 from rackline.api.verbs import entries
 from rackline.errors import InputError, unknown_name
 from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, function, row_features, rows_javascript, step_javascript
 from rackline.passes.routing import ExpertLoad
-from rackline.web.asked import offered_names, taken
+from rackline.web.asked import offered_names
+from rackline.web.forms import printed_parts
 from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, decode_points, parity, pipelines, racks
-from rackline.web.printed import printed_parts
 
 with late:
     from rackline import catalog, ledger as ledgers, parallel, passes, simulation
-    from rackline.ledger import said
+    from rackline.ledger import guide as guided, said
     from rackline.parallel import memory
     from rackline.report import axes, figure as report_figure, live_figures
     from rackline.serving import curve
@@ -55,7 +54,7 @@ def site() -> dict[str, Any]:
     """What every view needs: the views, the scenarios, the themes and the figures that the page fills."""
     return {
         "version": version("rackline"),
-        "views": {name: {**view, **_options(view)} for name, view in views().items()},
+        "views": {name: {**view, **forms.first_options(view)} for name, view in views().items()},
         "links": _described()["links"],
         "scenarios": [{"name": one.name, "title": one.title} for one in scenarios()],
         "themes": {name: report_figure.theme(name).config() for name in report_figure.THEME_NAMES},
@@ -63,64 +62,12 @@ def site() -> dict[str, Any]:
     }
 
 
-_LABELS = {
-    "on": "Cluster",
-    "tpot": "Time per output token",
-    "ttft": "Time to first token",
-    "quality_of": "As good as",
-}
-
-
-def _options(view: Mapping[str, Any]) -> dict[str, Any]:
-    """Help and choices of the fields of a view that asks."""
-    if "verb" not in view:
-        return {}
-    known = options(find_verb(view["verb"]).question)
-    return {"options": {name: _described_option(name, known[name]) for name in view["fields"]}}
-
-
-def _described_option(name: str, one: Option) -> dict[str, Any]:
-    choices = ("true", "false") if one.kind == "switch" else one.choices
-    return {
-        "label": _LABELS.get(name, name.replace("_", " ").capitalize()),
-        "help": one.help,
-        "positional": one.positional,
-        "choices": ["", *choices] if choices else [],
-    }
-
-
-def all_options(verb: str) -> dict[str, Any]:
-    """Every option of a question that a form may have, with its heading and how its text is read."""
-    return {
-        "options": {
-            name: {
-                **_described_option(name, one),
-                "group": one.group,
-                "kind": one.kind,
-                "list": one.is_tuple and not one.is_quantity,
-            }
-            for name, one in taken(verb).items()
-            if not one.hidden
-        }
-    }
-
-
-def stored_answer(view: Mapping[str, Any], stop: int) -> dict[str, Any]:
-    """What the server answers to a view's own question.
-
-    Args:
-        stop: place of the value of the field that varies.
-    """
-    found = _answered(view["id"], stop)
-    return {name: value for name, value in found.items() if name not in ("answer", "text")}  # the page shows the rest
-
-
 @functools.cache
 def _answered(name: str, stop: int) -> dict[str, Any]:
     view = views()[name]
     question = find_verb(view["verb"]).question.from_params(first_fields(view) | _stopped(view, stop))
     drawn = "sliders" not in view  # the page draws from its grid what sliders move
-    return forms.view_of(answer(question), view["figures"] if drawn else [])
+    return forms.view_of(ask(question), view["figures"] if drawn else [])
 
 
 def first_fields(view: Mapping[str, Any]) -> dict[str, str]:
@@ -142,43 +89,62 @@ def _stopped(view: Mapping[str, Any], stop: int) -> dict[str, str]:
     return {view["stop"]: view["stops"][stop]} if "stops" in view else {}
 
 
+_MEASURES: dict[str, tuple[str, str, axes.Kind | None]] = {
+    "batch": ("batch_size", "batch: sequences of a replica", "count"),
+    "context": ("context_len", "context length [tokens]", "count"),
+    "step": ("seconds", "time of a decode step", "seconds"),
+    "usd": ("usd_per_mtok", "cost of a million output tokens", "usd"),
+    "sequence": ("held_bytes", "cache of a sequence on one chip", "bytes"),
+    "fits": ("sequences", "sequences that fit", "count"),
+    "micro": ("micro_batches", "micro-batches", "count"),
+    "bubble": ("bubble_share", "share of the step that waits", "share"),
+    "in_flight": ("in_flight", "activations held, in stages", "number"),
+    "domain": ("domain_size", "chips in a domain", "count"),
+    "exchange": ("seconds", "time of one exchange", "seconds"),
+    "ratio": ("start", "measured / predicted", "number"),
+    "start": ("start", "time [forward passes]", "number"),
+    "stage": ("stage", "stage", None),
+    "group": ("group", "", None),
+    "sent": ("sent_bytes", "sent", "bytes"),
+    "held": ("held_s", "time held", "seconds"),
+    "kept_usd": ("usd_per_mtok", "$ per million tokens", "usd"),
+    "size": ("active_params", "active parameters", "count"),
+    "flop": ("flop", "FLOP, at the MFU of pre-training", "power"),
+    "tokens": ("tokens", "tokens of pre-training", "count"),
+    "cache": ("kv_bytes_per_token", "KV cache of a token", "bytes"),
+}
+"""Columns of the figures that the page fills: field, title and kind."""
+
+_LINES = {
+    "pipeline_bubble": ("Bubble by micro-batches", "micro", "bubble"),
+    "pipeline_memory": ("Activations by micro-batches", "micro", "in_flight"),
+    "rack_time": ("Exchange by domain size", "domain", "exchange"),
+    "tiers_cost": ("Cost of keeping a prompt by the time held", "held", "kept_usd"),
+    "over-training_lifetime": ("Cost over life by size", "size", "flop"),
+    "over-training_quality": ("Tokens by size at one quality", "size", "tokens"),
+    "prices_map": ("What prices reveal", "size", "cache"),
+    "batch_step": ("Time of a decode step by batch size", "batch", "step"),
+    "batch_cost": ("Cost of a million output tokens by batch size", "batch", "usd"),
+    "context_step": ("Time of a decode step by context length", "context", "step"),
+    "context_held": ("Cache of a sequence by context length", "context", "sequence"),
+    "context_fits": ("Sequences that fit by context length", "context", "fits"),
+}
+"""Lines that the page fills: title and both columns."""
+
+
 def figures() -> dict[str, Any]:
     """Specifications of the figures that the page fills, without their look."""
-    batch = axes.Measure(field="batch_size", title="batch: sequences of a replica", kind="count")
-    context = axes.Measure(field="context_len", title="context length [tokens]", kind="count")
-    step = axes.Measure(field="seconds", title="time of a decode step", kind="seconds")
-    usd = axes.Measure(field="usd_per_mtok", title="cost of a million output tokens", kind="usd")
-    sequence = axes.Measure(field="held_bytes", title="cache of a sequence on one chip", kind="bytes")
-    fits = axes.Measure(field="sequences", title="sequences that fit", kind="count")
-    micro = axes.Measure(field="micro_batches", title="micro-batches", kind="count")
-    bubble = axes.Measure(field="bubble_share", title="share of the step that waits", kind="share")
-    in_flight = axes.Measure(field="in_flight", title="activations held, in stages", kind="number")
-    domain = axes.Measure(field="domain_size", title="chips in a domain", kind="count")
-    exchange = axes.Measure(field="seconds", title="time of one exchange", kind="seconds")
-    ratio = axes.Measure(field="start", title="measured / predicted", kind="number")
-    stage = axes.Measure(field="stage", title="stage")
-    held = axes.Measure(field="held_s", title="time held", kind="seconds")
-    kept_usd = axes.Measure(field="usd_per_mtok", title="$ per million tokens", kind="usd")
-    size = axes.Measure(field="active_params", title="active parameters", kind="count")
-    flop = axes.Measure(field="flop", title="FLOP, at the MFU of pre-training", kind="power")
-    tokens = axes.Measure(field="tokens", title="tokens of pre-training", kind="count")
-    cache = axes.Measure(field="kv_bytes_per_token", title="KV cache of a token", kind="bytes")
-    slots = ["forward", "backward", "gradient of weights"]
+    axis = {name: axes.Measure(field=field, title=title, kind=kind) for name, (field, title, kind) in _MEASURES.items()}
     made = {
         "pipeline_slots": live_figures.live_bars(
             "What each stage does when",
-            axes.Measure(field="start", title="time [forward passes]", kind="number"),
-            stage,
+            axis["start"],
+            axis["stage"],
             colour_title="slot",
-            names=slots,
+            names=["forward", "backward", "gradient of weights"],
         ),
-        "pipeline_bubble": live_figures.live_lines("Bubble by micro-batches", micro, bubble, y_scale="linear"),
-        "pipeline_memory": live_figures.live_lines("Activations by micro-batches", micro, in_flight, y_scale="linear"),
-        "rack_time": live_figures.live_lines("Exchange by domain size", domain, exchange),
-        "rack_matrix": live_figures.live_matrix(
-            "Traffic", axes.Measure(field="sent_bytes", title="sent", kind="bytes"), x="to chip", y="from chip"
-        ),
-        "accuracy_bands": live_figures.live_bars("Bands", ratio, axes.Measure(field="group", title="")),
+        "rack_matrix": live_figures.live_matrix("Traffic", axis["sent"], x="to chip", y="from chip"),
+        "accuracy_bands": live_figures.live_bars("Bands", axis["ratio"], axis["group"]),
         **{
             f"parity_{kind}": live_figures.live_parity(
                 "Predicted over measured",
@@ -187,15 +153,10 @@ def figures() -> dict[str, Any]:
             )
             for kind in PARITY_KINDS
         },
-        "tiers_cost": live_figures.live_lines("Cost of keeping a prompt by the time held", held, kept_usd),
-        "over-training_lifetime": live_figures.live_lines("Cost over life by size", size, flop),
-        "over-training_quality": live_figures.live_lines("Tokens by size at one quality", size, tokens),
-        "prices_map": live_figures.live_lines("What prices reveal", size, cache),
-        "batch_step": live_figures.live_lines("Time of a decode step by batch size", batch, step),
-        "batch_cost": live_figures.live_lines("Cost of a million output tokens by batch size", batch, usd),
-        "context_step": live_figures.live_lines("Time of a decode step by context length", context, step),
-        "context_held": live_figures.live_lines("Cache of a sequence by context length", context, sequence),
-        "context_fits": live_figures.live_lines("Sequences that fit by context length", context, fits),
+        **{
+            name: live_figures.live_lines(title, axis[x], axis[y], y_scale="linear" if x == "micro" else "log")
+            for name, (title, x, y) in _LINES.items()
+        },
     }
     return {name: _bare(figure.to_dict()) for name, figure in made.items()}
 
@@ -230,10 +191,6 @@ def ledger() -> dict[str, Any]:
 
 def guide() -> dict[str, Any]:
     """The guided lecture: chapters, steps, and the figures that they show."""
-    from dataclasses import asdict
-
-    from rackline.ledger.guide import chapters
-
     return {
         "chapters": [
             {
@@ -244,7 +201,7 @@ def guide() -> dict[str, Any]:
                     for name, one in chapter.drawings.items()
                 },
             }
-            for chapter in chapters()
+            for chapter in guided.chapters()
         ]
     }
 
@@ -267,7 +224,7 @@ def catalogue(kind: str) -> dict[str, Any]:
     verb = find_verb(kind)
 
     def shown(params: dict[str, str]) -> list[dict[str, Any]]:
-        return printed_parts(answer(verb.question.from_params(params)).text(_WIDE))
+        return printed_parts(ask(verb.question.from_params(params)).text(_WIDE))
 
     return {"list": shown({}), "records": {name: shown({"name": name}) for name in catalog.names(kind)}}
 
@@ -313,18 +270,19 @@ def data_script(name: str) -> str:
     for one in scenarios():
         if name == f"scenario-{one.name}":
             return scenario_script(one)
-    if name in data_names():
-        kind, _, rest = name.partition("-")
-        if kind == "grid":
-            value, functions = GRIDS[rest](views()[rest])
-            return _given(name, {**value, "within": WITHIN[rest]}, functions)
-        view, _, stop = rest.rpartition("-")
-        if kind == "json":
-            return _given(name, {"answer": _answered(view, int(stop))["answer"]})
-        return _given(name, stored_answer(views()[view], int(stop)))
-    if name.startswith("options-") and name.removeprefix("options-") in offered_names():
-        return _given(name, all_options(name.removeprefix("options-")))
-    raise unknown_name("data file", name, data_names())
+    kind, _, rest = name.partition("-")
+    view, _, stop = rest.rpartition("-")
+    if kind == "options" and rest in offered_names():
+        return _given(name, forms.all_options(rest))
+    if name not in data_names():
+        raise unknown_name("data file", name, data_names())
+    if kind == "grid":
+        value, functions = GRIDS[rest](views()[rest])
+        return _given(name, {**value, "within": WITHIN[rest]}, functions)
+    found = _answered(view, int(stop))
+    if kind == "json":
+        return _given(name, {"answer": found["answer"]})
+    return _given(name, {key: value for key, value in found.items() if key not in ("answer", "text")})
 
 
 def _given(name: str, value: Mapping[str, Any], functions: Mapping[str, str] | None = None) -> str:
@@ -409,8 +367,14 @@ def script_body(question: Mapping[str, Any], watch: Watch) -> bytes:
 def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str], name: str, title: str) -> str:
     explanation, server = answer.result.explanation, answer.result.server
     deployment, table = explanation.deployment, explanation.table
-    times = [_time(deployment.calibration.name, table, explanation.time.policy)]
-    times[0]["band"] = _band(answer.result)
+    one = answer.result.interval
+    band = one and {
+        "low": one.low / one.predicted,
+        "high": one.high / one.predicted,
+        "group": one.group,
+        "cases": one.num_cases,
+    }
+    times = [_time(deployment.calibration.name, table, explanation.time.policy, band)]
     if deployment.calibration.name != "unit":
         times.append(_time("blackboard", table.with_calibration(passes.UNIT), "blackboard"))
     longest = getattr(deployment.model, "max_context_len", None) or LONGEST_CONTEXT
@@ -432,115 +396,77 @@ def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str
         "assumptions": [*explanation.time.assumptions],
     }
     functions = {
-        "features": _features(deployment, table),
-        "fits": _fits(deployment, server),
-        "held": _held(deployment, server),
-        "cost": _cost(deployment),
+        **_formulas(deployment, server, table),
         "experts": experts_javascript(table.experts) if isinstance(table.experts, ExpertLoad) else "null",
-        "times": "[" + ",".join(_written(time) for time in times) + "]",
+        "times": f"[{','.join(times)}]",
     }
     body = ",".join(f"{name}:{code}" for name, code in functions.items())
     return f"rackline.scenario({json.dumps(facts, allow_nan=False)},({{bisect,rint}})=>({{{body}}}));\n"
 
 
-def _time(name: str, table: passes.PassTable, policy: passes.StepPolicy) -> dict[str, Any]:
-    """How one calibration times a pass: the pass, and its rows."""
+def _time(name: str, table: passes.PassTable, policy: passes.StepPolicy, band: dict[str, Any] | None = None) -> str:
+    """How one calibration times a pass: the pass, its rows, and what 90 % of measured passes were over it."""
     step = table.compile(policy)
     numbers = table.numbers().in_use()
     names = row_features(step, cast("Any", table.experts))
-    return {
-        "facts": {
-            "name": name,
-            "policy": policy,
-            "evidence": table.calibration.evidence,
-            "host_s": table.calibration.host_s_per_step,
-            "parameters": [*step.parameters],
-            "rowFeatures": [*names],
-            "rows": [
-                {
-                    "name": one.row.name,
-                    "group": one.row.group,
-                    "stream": one.row.stream,
-                    "choice": one.row.choice,
-                    "fabric": one.row.is_fabric,
-                    "readsCache": any(name.startswith("kv_") for name in one.row.features()),
-                    "formula": one.row.formula,
-                }
-                for one in numbers
-            ],
-        },
-        "step": step_javascript(step),
-        "rows": rows_javascript(numbers, names),
-        "band": None,
+    facts = {
+        "name": name,
+        "policy": policy,
+        "evidence": table.calibration.evidence,
+        "host_s": table.calibration.host_s_per_step,
+        "parameters": [*step.parameters],
+        "rowFeatures": [*names],
+        "rows": [
+            {
+                "name": one.row.name,
+                "group": one.row.group,
+                "stream": one.row.stream,
+                "choice": one.row.choice,
+                "fabric": one.row.is_fabric,
+                "readsCache": any(name.startswith("kv_") for name in one.row.features()),
+                "formula": one.row.formula,
+            }
+            for one in numbers
+        ],
+        "band": band,
     }
-
-
-def _written(time: dict[str, Any]) -> str:
-    facts = {**time["facts"], "band": time["band"]}
     text = json.dumps(facts, allow_nan=False, ensure_ascii=False)
-    return f"{{facts:{text},step:{time['step']},rows:{time['rows']}}}"
+    return f"{{facts:{text},step:{step_javascript(step)},rows:{rows_javascript(numbers, names)}}}"
 
 
-def _band(found: Explained) -> dict[str, Any] | None:
-    """What 90 % of measured passes were, over the predicted ones."""
-    one = found.interval
-    if one is None:
-        return None
-    return {
-        "low": one.low / one.predicted,
-        "high": one.high / one.predicted,
-        "group": one.group,
-        "cases": one.num_cases,
-    }
+def _formulas(
+    deployment: parallel.Deployment, server: parallel.ServerMemory, table: passes.PassTable
+) -> dict[str, str]:
+    """Of a decode batch: its features by name, sequences of a replica that fit, the bytes that a cache takes on the
+    fullest chip, and cost and rates where the time of its pass is known."""
+    layout, placed = deployment.layout, (deployment.model, deployment.layout, deployment.precision)
 
-
-def _features(deployment: parallel.Deployment, table: passes.PassTable) -> str:
-    """Features of a decode batch by name."""
-
-    def formula(batch_size: float, context_len: float) -> dict[str, FloatLike]:
-        batch = curve.decode_batch(deployment, batch_size / deployment.layout.pp, context_len)
+    def features(batch_size: float, context_len: float) -> dict[str, FloatLike]:
+        batch = curve.decode_batch(deployment, batch_size / layout.pp, context_len)
         found = batch.features(table.kinds)
         if table.experts is not None and batch.group_tokens is not None:
             found["group_tokens"] = batch.group_tokens
         del found[ONE]
         return {json.dumps(name): value for name, value in found.items()}
 
-    return function(_AT, formula)
-
-
-def _fits(deployment: parallel.Deployment, server: parallel.ServerMemory) -> str:
-    """Sequences of a replica that fit, by context."""
-    layout = deployment.layout
-
-    def formula(context_len: float) -> FloatLike:
-        each = memory.fitting_sequences(
-            deployment.model, layout, deployment.precision, deployment.cluster.chip, server, context_len
-        )
+    def fits(context_len: float) -> FloatLike:
+        each = memory.fitting_sequences(*placed, deployment.cluster.chip, server, context_len)
         return each * (layout.attention_dp * layout.pp)
 
-    return function(["context_len"], formula)
+    def held(context_len: float) -> FloatLike:
+        return 1.0 * memory.kv_bytes_per_sequence(*placed, context_len)
 
-
-def _held(deployment: parallel.Deployment, server: parallel.ServerMemory) -> str:
-    """What a cache of this context takes on the fullest chip, a sequence [bytes]."""
-
-    def formula(context_len: float) -> FloatLike:
-        return 1.0 * memory.kv_bytes_per_sequence(
-            deployment.model, deployment.layout, deployment.precision, context_len
-        )
-
-    return function(["context_len"], formula)
-
-
-def _cost(deployment: parallel.Deployment) -> str:
-    """Cost and rates of a batch whose pass is known."""
-
-    def formula(batch_size: float, pass_s: float, usd_per_chip_hour: float) -> dict[str, FloatLike]:
-        found = curve.curve_of_passes(deployment, batch_size / deployment.layout.pp, pass_s, usd_per_chip_hour)
+    def cost(batch_size: float, pass_s: float, usd_per_chip_hour: float) -> dict[str, FloatLike]:
+        found = curve.curve_of_passes(deployment, batch_size / layout.pp, pass_s, usd_per_chip_hour)
         return {
             "usdPerMtok": found.usd_per_mtok_output,
             "perChip": found.tokens_per_s_per_chip,
             "perUser": found.tokens_per_s_per_user,
         }
 
-    return function(["batch_size", "pass_s", "usd_per_chip_hour"], formula)
+    return {
+        "features": function(_AT, features),
+        "fits": function(["context_len"], fits),
+        "held": function(["context_len"], held),
+        "cost": function(["batch_size", "pass_s", "usd_per_chip_hour"], cost),
+    }

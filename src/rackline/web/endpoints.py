@@ -47,12 +47,6 @@ class Job:
         for listener in self.listeners:
             listener(message)
 
-    def tell_all(self, tell: Tell) -> None:
-        """Tell one who comes later what the others know."""
-        for kind in (Estimate, Progress):
-            if kind in self.told:
-                tell(self.told[kind])
-
 
 class Answers:
     """Finds answers, and keeps the last ones.
@@ -90,7 +84,9 @@ class Answers:
             job = self._jobs[key] = Job()
             job.task = asyncio.ensure_future(self._find(key, job, form, asked, is_long=is_long))
         else:
-            job.tell_all(tell)
+            for kind in (Estimate, Progress):  # one who comes later is told what the others know
+                if kind in job.told:
+                    tell(job.told[kind])
         job.listeners.append(tell)
         task = job.task
         if task is None:
@@ -149,7 +145,7 @@ async def found_or_gone(request: Request, find: Find) -> bytes:
         ProblemError: there is none.
         ReaderGoneError: nobody waits for it any more, and the work has been stopped.
     """
-    finding = asyncio.ensure_future(find(_nobody))
+    finding = asyncio.ensure_future(find(lambda news: None))
     leaving = asyncio.ensure_future(until_gone(request))
     try:
         await asyncio.wait((finding, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -242,10 +238,6 @@ async def _stop(*tasks: asyncio.Future[Any]) -> None:
 def _event(kind: str, data: str) -> str:
     """One event; JSON of ours has no line breaks."""
     return f"event: {kind}\ndata: {data}\n\n"
-
-
-def _nobody(message: News) -> None:
-    pass
 
 
 PREFIX = "/api/v1"

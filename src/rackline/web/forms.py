@@ -3,23 +3,87 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from io import StringIO
 from typing import Any, cast
 
-from rackline.api.answer import Answer, Watch, answer_of, find_verb, noted
+from rackline.api.answer import Answer, Verbatim, Watch, answer_of, find_verb, noted
 from rackline.api.ask import read_questions
-from rackline.api.question import command_of, options, python_of, written_defaults
+from rackline.api.question import Option, command_of, options, python_of, written_defaults
 from rackline.api.schema import answer_schemas, question_schema
 from rackline.api.verbs import entries
 from rackline.errors import shown
 from rackline.late import late
 from rackline.plain import plain
 from rackline.web.asked import EVENTS, KINDS, MEDIA_TYPE, SCRIPT, Limits, offered, offered_names, problem, taken
-from rackline.web.printed import COLUMNS, plain_text, printed_parts
 
 with late:
-    from rackline.report import exports
+    from rackline.report import column, exports, wording
+
+
+COLUMNS = 80  # of what has no form of its own on a page
+_BAR = re.compile(r"\s*[━●┃█▏▎▍▌▋▊▉][━●┃█▏▎▍▌▋▊▉ ]*")  # a bar of the terminal, which says what its numbers say
+Part = dict[str, Any]
+
+
+def printed_parts(shown: Iterable[Any]) -> list[Part]:
+    """What is printed, in its order.
+
+    Args:
+        shown: what `Answer.text` returns.
+
+    Returns:
+        Parts by `kind`: a `box` with title and lines, a `table` with title, columns, rows and caption, `words`, or
+        `lines` that keep their breaks.
+    """
+    found: list[Part] = []
+    for one in _parts(shown):
+        text = one.get("text")
+        if text is not None and not text.strip():
+            continue
+        if found and one["kind"] == found[-1]["kind"] in ("words", "lines"):
+            found[-1] = {**one, "text": f"{found[-1]['text']}\n{text}"}
+        else:
+            found.append(one)
+    return found
+
+
+def _parts(shown: Iterable[Any]) -> Iterator[Part]:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for one in shown:
+        if isinstance(one, column.Sheet):
+            yield {"kind": "table", **one.as_text()}
+        elif isinstance(one, wording.Box):
+            lines = [_BAR.sub(": ", line).strip(": ") for line in one.body.plain.splitlines()]
+            yield {"kind": "box", "title": one.title, "lines": [*lines, *([one.subtitle] if one.subtitle else [])]}
+        elif isinstance(one, Group):
+            yield from _parts(one.renderables)
+        elif isinstance(one, Padding):
+            yield from _parts([one.renderable])
+        elif isinstance(one, wording.Prose | Text | str):
+            text = one if isinstance(one, str) else one.plain
+            yield {"kind": "words", "text": _BAR.sub(": ", text) if "━" in text else text}
+        else:
+            yield {"kind": "lines", "text": one.text if isinstance(one, Verbatim) else plain_text([one])}
+
+
+def plain_text(shown: Iterable[Any]) -> str:
+    """What is printed, as text of 80 columns without colours."""
+    from rich.console import Console
+
+    console = Console(width=COLUMNS, file=StringIO(), highlight=False, color_system=None)
+    with console.capture() as written:
+        for part in shown:
+            if isinstance(part, Verbatim):
+                console.out(part.text, end="")
+            else:
+                console.print(part)
+    return written.get()
 
 
 def question_body(question: Mapping[str, Any], watch: Watch, *, view: bool, figures: Sequence[str] | None) -> bytes:
@@ -69,11 +133,6 @@ def _check_questions(file: str) -> None:
                 raise problem("bad-input", detail, what=key, given=shown(one[key]), allowed="nothing")
 
 
-def openapi_body() -> bytes:
-    """The description of all endpoints."""
-    return as_json(description())
-
-
 def as_json(data: Any) -> bytes:
     """Plain data as it is sent."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -110,6 +169,48 @@ def _figure(found: Answer[Any, Any], kind: str) -> dict[str, Any]:
     spec = found.plot(kind).to_dict()
     del spec["config"]
     return spec
+
+
+_LABELS = {
+    "on": "Cluster",
+    "tpot": "Time per output token",
+    "ttft": "Time to first token",
+    "quality_of": "As good as",
+}
+
+
+def first_options(view: Mapping[str, Any]) -> dict[str, Any]:
+    """Help and choices of the fields of a view that asks."""
+    if "verb" not in view:
+        return {}
+    known = options(find_verb(view["verb"]).question)
+    return {"options": {name: _described_option(name, known[name]) for name in view["fields"]}}
+
+
+def _described_option(name: str, one: Option) -> dict[str, Any]:
+    choices = ("true", "false") if one.kind == "switch" else one.choices
+    return {
+        "label": _LABELS.get(name, name.replace("_", " ").capitalize()),
+        "help": one.help,
+        "positional": one.positional,
+        "choices": ["", *choices] if choices else [],
+    }
+
+
+def all_options(verb: str) -> dict[str, Any]:
+    """Every option of a question that a form may have, with its heading and how its text is read."""
+    return {
+        "options": {
+            name: {
+                **_described_option(name, one),
+                "group": one.group,
+                "kind": one.kind,
+                "list": one.is_tuple and not one.is_quantity,
+            }
+            for name, one in taken(verb).items()
+            if not one.hidden
+        }
+    }
 
 
 Schema = dict[str, Any]
@@ -183,7 +284,13 @@ def _path(name: str, *, view: bool) -> Schema:
         "application/json": {"schema": _view(answer) if view else answer},
         EVENTS: {"schema": {"type": "string"}},
     }
-    found = {"200": {"description": "the answer", "headers": _headers(), "content": content}}
+    found = {
+        "200": {
+            "description": "the answer",
+            "headers": {"ETag": {"description": "of the request and this build", "schema": {"type": "string"}}},
+            "content": content,
+        }
+    }
     suffix = "_view" if view else ""
     example = verb.entry.request
     body = {"$ref": f"#/components/schemas/{_key(f'{name} view question' if view else f'{name} body')}"}
@@ -235,10 +342,6 @@ def _params(name: str, example: Mapping[str, Any]) -> Mapping[str, str]:
     if "uploads" in example:
         return {}
     return find_verb(name).question.from_data(example).to_params()
-
-
-def _headers() -> Schema:
-    return {"ETag": {"description": "of the request and this build", "schema": {"type": "string"}}}
 
 
 def _view(answer: Schema) -> Schema:

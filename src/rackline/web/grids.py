@@ -15,7 +15,7 @@ import numpy as np
 
 from rackline.api.answer import answer
 from rackline.api.budget import BudgetQuestion
-from rackline.api.selling import rent_of
+from rackline.api.prices import rent_of
 from rackline.api.tiers import TiersQuestion
 from rackline.errors import InputError, RacklineError
 from rackline.late import late

@@ -321,10 +321,10 @@ def _problem(error: Exception) -> ProblemError:
 
 
 def _body(task: Task, watch: WireWatch) -> bytes:
-    from rackline.web.forms import estimate_body, openapi_body, question_body
+    from rackline.web.forms import as_json, description, estimate_body, question_body
 
     if task.form == "openapi":
-        return openapi_body()
+        return as_json(description())
     if task.form == "script":
         from rackline.web.data import script_body
 

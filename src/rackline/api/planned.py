@@ -1,0 +1,441 @@
+"""What `plan` finds: the plan with all that was asked of it, how it is launched, layouts and policies over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from rackline.api.answer import Watch
+from rackline.api.plan_parts import PlanInputs, PlanQuestion
+from rackline.api.question import Option, options
+from rackline.api.traffic import Use
+from rackline.errors import InputError, RacklineError
+from rackline.late import late
+from rackline.units import format_seconds, format_usd
+
+with late:
+    from rackline import arch, hardware, search, system as systems
+    from rackline.api import scaled, scaling, simulate_options
+    from rackline.bands import bands, stacks as bands_stacks
+    from rackline.report import column, exports, wording
+    from rackline.search import (
+        containers,
+        extensions,
+        kept_prefixes,
+        kubernetes,
+        launch as search_launch,
+        launch_commands,
+        launch_plan,
+        misfit as search_misfit,
+        served,
+    )
+    from rackline.serving import fleet as serving_fleet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banded:
+    """One way to serve, with what measured servers of its kind deviate by.
+
+    Args:
+        found: the way.
+        intervals: that held 90 % of measurements, by metric.
+    """
+
+    json_keys: ClassVar = ("*found", "intervals")
+
+    found: search.Choice | search.Candidate
+    intervals: dict[str, bands.Ends]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, with the further answers about its best deployment.
+
+    Args:
+        plan: the best of each kind, the front, what was rejected.
+        use: what it is for, with the lengths and limits that this gave.
+        fleet: for the traffic; None where none was asked for or nothing serves.
+        speculation: when drafts pay; None where it was not asked for.
+        attention_ffn: attention and experts on chips of their own; None where it does not pay or was not asked for.
+        launch: command lines; None where they were not asked for.
+        starting: what is needed to launch it; None where nothing was searched.
+        power_caps: those that were tried for the least energy; None where dollars count.
+        prefixes: that the best keeps and finds; None where prompts do not repeat.
+        stacks: all that were asked, where none was named; None where there is no choice.
+        risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
+        misfit: why nothing fits and what would; None where something does.
+        sample: what runs of few requests show of the best; None where it was not asked for or nothing serves.
+    """
+
+    json_keys: ClassVar = (
+        "*plan",
+        "best",
+        "pareto",
+        "use",
+        "fleet",
+        "speculation",
+        "attention_ffn",
+        "launch",
+        "launch_script",
+        "power_caps",
+        "prefixes",
+        "stacks",
+        "risk",
+        "misfit",
+        "sample",
+    )
+
+    plan: search.Plan
+    use: Use
+    fleet: serving_fleet.Fleet | None = None
+    speculation: tuple[extensions.SpeculationRow, ...] | None = None
+    attention_ffn: extensions.AttentionFfnSplit | None = None
+    launch: tuple[launch_commands.LaunchCommand, ...] | None = None
+    starting: Starting | None = None
+    power_caps: tuple[search.Tried, ...] | None = None
+    prefixes: kept_prefixes.KeptPrefixes | None = None
+    stacks: bands_stacks.Stacks | None = None
+    risk: systems.Risk | None = None
+    misfit: search_misfit.Misfit | None = None
+    sample: served.FewRequests | None = None
+
+    @property
+    def best(self) -> Banded | None:
+        """The cheapest, with its intervals."""
+        return None if self.plan.best is None else self._banded(self.plan.best)
+
+    @property
+    def launch_script(self) -> str | None:
+        """The launch commands as a script of bash; None where they were not asked for."""
+        return exports.commands_text(self.launch) if self.launch else None
+
+    @property
+    def pareto(self) -> tuple[Banded, ...]:
+        """The front, with its intervals."""
+        return tuple(self._banded(one) for one in self.plan.pareto)
+
+    def _banded(self, one: search.Choice | search.Candidate) -> Banded:
+        return Banded(found=one, intervals=bands.ends_of(bands.of_candidate(one, self.plan.system)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOverTime(Planned):
+    """A plan whose load changes over time.
+
+    Args:
+        over_time: layouts and policies that follow it; None where nothing serves.
+    """
+
+    json_keys: ClassVar = (*Planned.json_keys, "over_time")
+
+    over_time: Following | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The optimum while one quantity varies.
+
+    Args:
+        what_if: the quantity.
+        points: its values, each with the plan there.
+        answers: the whole answer at each value.
+        stacks: all that were asked without a value, of which one is kept at every value; None where there is no choice.
+    """
+
+    json_keys: ClassVar = ("what_if", "stacks", "points=rows")
+
+    what_if: str
+    points: tuple[search.WhatIfPoint, ...]
+    answers: tuple[Planned, ...]
+    stacks: bands_stacks.Stacks | None = None
+
+    @property
+    def rows(self) -> tuple[AtValue, ...]:
+        """Each value with its whole answer, as they are written."""
+        return tuple(
+            AtValue(point=point, answer=answer) for point, answer in zip(self.points, self.answers, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtValue:
+    """A value of a what-if as it is written: the best there, and everything else that was asked of it."""
+
+    json_keys: ClassVar = (
+        "value=point.value",
+        "setting=point.setting",
+        "best=answer.best",
+        "aggregated=point.plan.aggregated",
+        "pools=point.plan.pools",
+        "reason=point.reason",
+        "fleet=answer.fleet",
+        "speculation=answer.speculation",
+        "attention_ffn=answer.attention_ffn",
+        "launch=answer.launch",
+        "power_caps=answer.power_caps",
+        "prefixes=answer.prefixes",
+        "risk=answer.risk",
+    )
+
+    point: search.WhatIfPoint
+    answer: Planned
+
+
+KINDS = ("compose", "kubernetes", "dynamo", "llm-d")
+LAUNCH_AS = Option(
+    kind="text",
+    help="write the answer to a YAML file that starts it: compose FILE (containers of one host, with the router), "
+    "kubernetes FILE (Deployment or LeaderWorkerSet, Service), dynamo FILE (DynamoGraphDeployment) or llm-d FILE "
+    "(model servers with the labels of llm-d's router)",
+    choices=KINDS,
+    before_file=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """What launching a plan's answer needs.
+
+    Args:
+        plan: the plan.
+        checkpoints: what can be loaded.
+        options: what the engines are told beside.
+        kept_prefixes: whether prompts repeat their prefixes.
+    """
+
+    plan: search.Plan
+    checkpoints: launch_plan.Checkpoints
+    options: launch_plan.LaunchOptions
+    kept_prefixes: bool = False
+
+    def commands(self) -> list[launch_commands.LaunchCommand]:
+        """Commands of all replicas and of the router in front of them; none without an answer.
+
+        Raises:
+            InputError: an engine whose options were not read.
+        """
+        commands = launch_plan.plan_commands(self.plan, self.checkpoints, self.options, leftover=True)
+        return launch_commands.deployment_commands(commands, kept_prefixes=self.kept_prefixes)
+
+
+def launch_options(
+    asked: PlanInputs,
+    found: search.Plan,
+    rows: Sequence[extensions.SpeculationRow] | None,
+    prefixes: kept_prefixes.KeptPrefixes | None,
+) -> launch_plan.LaunchOptions:
+    """What the engines of a plan's answer are told beside their layout: drafts that pay, memory of the host.
+
+    Args:
+        rows: of the plan's speculation; None where it was not asked for.
+        prefixes: that the answer keeps; None where prompts do not repeat.
+    """
+    model, notes = found.system.model, list[str]()
+    drafts: search_launch.Drafts | None = None
+    row = None if rows is None else extensions.paying_drafts(found, rows)
+    if row is not None and isinstance(model, arch.Model):
+        count = row.speculation.draft_tokens
+        if model.draft is not None:
+            drafts = search_launch.Drafts(tokens=count, model_id=asked.draft_id, is_head=model.draft.num_layers == 1)
+        elif model.mtp_layers:
+            drafts = search_launch.Drafts(tokens=count)
+        else:
+            notes.append(f"{count} drafts a step would pay: name a head or a small model with --draft")
+    behind = prefixes.tiers[1:] if prefixes is not None else ()
+    notes += [f"prefixes in {tier.name}: its options were not read" for tier in behind if not _is_host(tier.name)]
+    return launch_plan.LaunchOptions(
+        stack=asked.engine or found.system.calibration.name,
+        version=asked.version,
+        prefill_on=asked.prefill_cluster,
+        drafts=drafts,
+        host_cache_bytes=sum(tier.capacity_bytes for tier in behind if _is_host(tier.name)),
+        notes=tuple(notes),
+    )
+
+
+def _is_host(name: str) -> bool:
+    """Whether a tier is the memory of the host: as the help of `--tier` calls it, or by its name in the catalogue."""
+    try:
+        return name.lower() in ("host", "dram", "cpu") or hardware.memory_tier(name).name == "ddr5-host"
+    except RacklineError:  # a memory of the user's own
+        return False
+
+
+def manifests_of(starting: Starting, kind: str) -> str:
+    """Manifests of a plan's answer as YAML.
+
+    Args:
+        kind: one of KINDS.
+
+    Raises:
+        InputError: no answer, or one that cannot be expressed.
+    """
+    plan, best = starting.plan, starting.plan.best
+    if best is None:
+        raise InputError(what="launch_as", given=kind, allowed=f"a plan that has an answer; {plan.reason}")
+    of_dynamo = kind == "dynamo"
+    options = starting.options
+    if of_dynamo and not options.version:
+        options = replace(options, version=kubernetes.engine_version(options.stack))
+    commands = launch_plan.plan_commands(plan, starting.checkpoints, options, leftover=not of_dynamo)
+    prefill = options.prefill_on or plan.system.cluster
+    places = [prefill if command.role == "prefill" else plan.system.cluster for command in commands]
+    name = f"{plan.system.model.name}-{plan.system.cluster.name}"
+    documents: list[kubernetes.Document]
+    match kind:
+        case "compose":
+            documents = [containers.compose_file(commands, places, name, kept_prefixes=starting.kept_prefixes)]
+        case "llm-d":
+            documents = kubernetes.llm_d_manifests(commands, places, name)
+        case "dynamo":
+            documents = kubernetes.dynamo_manifests(commands, places, name)
+        case _:
+            documents = kubernetes.kubernetes_manifests(commands, places, name)
+    beside = best.leftover
+    left = (
+        f"{beside.num_chips} paid chips stay free: Dynamo's graph has one kind of worker for both, the manifests of "
+        "Kubernetes an engine for them as well"
+        if of_dynamo and beside is not None
+        else ""
+    )
+    replicas = ", ".join(f"{one.replicas} x {one.chips_per_replica} chips ({one.role})" for one in commands)
+    rate = best.requests_per_s if of_dynamo else best.requests_per_s_with_leftover
+    about = [
+        f"{plan.system.model.name} on {best.num_chips} chips of {plan.system.cluster.name}: {replicas}",
+        f"expected: {rate:.3g} requests/s of {plan.demand.workload.input_len:.0f} + "
+        f"{plan.demand.workload.output_len:.0f} tokens, time to first token {best.ttft_s:.3g} s, "
+        f"{best.tpot_s * 1e3:.3g} ms per output token",
+        "requests are taken from this host alone: take the 127.0.0.1 away where others send them"
+        if kind == "compose"
+        else "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
+    ]
+    notes = [left, kubernetes.routing_note(commands) if kind == "kubernetes" else ""]
+    if kind == "llm-d":
+        notes += kubernetes.router_lines(commands, name)
+    return exports.manifest_text(documents, [*about, *filter(None, notes)])
+
+
+_LAYOUTS = 3
+_POLICIES = ("fixed", "hpa", "dynamo-planner")
+_NOT_SHARED = ("users", "requests", "cache_hit", "trace", "mix", "prefill_layout", "speculate", "layout", "precision",
+               "slo", "rate")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One layout under one policy.
+
+    Args:
+        layout: of a replica.
+        outcome: what the policy did.
+    """
+
+    json_keys: ClassVar = ("layout", "*outcome")
+
+    layout: str
+    outcome: scaled.Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """A load over time under several layouts and policies.
+
+    Args:
+        runs: of each layout, by its label.
+        reasons: why a layout has none, by its label.
+    """
+
+    json_keys: ClassVar = ("load=first.load", "slo=first.slo", "best", "tried", "perfect_chip_hours", "reasons")
+
+    runs: dict[str, scaled.ScaledRuns]
+    reasons: dict[str, str]
+
+    @property
+    def first(self) -> scaled.ScaledRuns:
+        """Those of the cheapest layout of the plan."""
+        return next(iter(self.runs.values()))
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """Every layout under every policy, those that meet the limits first, then by chip-hours."""
+        found = [Tried(layout=label, outcome=one.outcome) for label, runs in self.runs.items() for one in runs.ran]
+        return tuple(sorted(found, key=lambda one: (not one.outcome.holds, one.outcome.chip_hours)))
+
+    @property
+    def best(self) -> Tried | None:
+        """The fewest chip-hours that meet the limits, by a policy that one can run; None where none does."""
+        return next((one for one in self.tried if one.outcome.holds and one.outcome.policy != scaling.ORACLE), None)
+
+    @property
+    def perfect_chip_hours(self) -> float:
+        """Of the layout that needs least [chip h]."""
+        return min((one.perfect_chip_hours for one in self.runs.values() if not one.reason), default=float("nan"))
+
+
+def following(question: PlanQuestion, plan: search.Plan, watch: Watch) -> Following | None:
+    """Serve the load with the cheapest layouts of a plan under each policy; None where nothing serves.
+
+    Args:
+        question: with a load; `requests` is the mean rate, where it is given.
+        plan: its answer without the load.
+    """
+    layouts: dict[str, str] = {}
+    for one in plan.ranked:
+        layouts.setdefault(replace(one.layout, dp=1).label(), one.precision.label)
+    runs: dict[str, scaled.ScaledRuns] = {}
+    for label, types in list(layouts.items())[:_LAYOUTS]:
+        runs[label] = scaling.scaled_runs(_simulated(question, plan, label, types), watch)
+    return (
+        Following(runs=runs, reasons={label: one.reason for label, one in runs.items() if one.reason}) if runs else None
+    )
+
+
+def _simulated(question: PlanQuestion, plan: search.Plan, layout: str, types: str) -> simulate_options.SimulateQuestion:
+    """The question of one layout, with all options that both have."""
+    both = (options(simulate_options.SimulateQuestion).keys() & options(PlanQuestion).keys()) - set(_NOT_SHARED)
+    shared = question.given(*sorted(both))
+    limits = plan.demand.limits
+    each = {"ttft": limits.ttft_s, "tpot": limits.tpot_s}
+    percentile = max(limits.ttft_percentile or 50.0, limits.tpot_percentile or 50.0)  # a mean is about the median
+    slo = ",".join(f"{name}={value!r}s" for name, value in each.items() if value) + f"@p{percentile:g}"
+    workload = plan.demand.workload
+    lengths: dict[str, Any] = {"mix": question.mix}
+    if question.mix is None and question.trace is None:
+        lengths = {"input": workload.input_len, "output": workload.output_len}
+    known: dict[str, Any] = {**shared, **lengths, "model": question.model, "on": question.on}
+    made = simulate_options.SimulateQuestion(**known)
+    rate = None if question.requests is None else f"{question.requests!r}"
+    return replace(
+        made, layout=layout, precision=types, slo=slo, load=question.load, load_time=question.load_time, rate=rate,
+        autoscale=_POLICIES, cache_hit=question.cache_hit,
+    )  # fmt: skip
+
+
+def following_text(found: Following) -> Iterable[Any]:
+    """The best, and what else was tried."""
+    best, runs = found.best, found.first
+    load = f"{runs.load.name}, {format_seconds(runs.load.seconds)}"
+    if best is None:
+        why = "; ".join(f"{label}: {reason}" for label, reason in found.reasons.items())
+        yield wording.Prose(f"over {load}: no policy that was tried meets the limits{f' ({why})' if why else ''}")
+    else:
+        one = best.outcome
+        usd = "" if one.usd is None else f"{format_usd(one.usd)}, "
+        yield wording.Prose(
+            f"over {load}: {usd}{one.chip_hours:,.0f} chip-hours with {best.layout} under {one.policy}, "
+            f"{scaled.share_text(one.attained)} of {one.requests:,.0f} requests within the limits"
+        )
+    columns: list[column.Column[Tried]] = [
+        column.Column("layout", "layout"),
+        column.Column("policy", "policy", "text", "outcome.policy"),
+        column.Column("usd", "$", "USD", "outcome.usd"),
+        column.Column("chip_hours", "chip-hours", "1", "outcome.chip_hours"),
+        column.Column("attained", "within limits", "figures", lambda one: scaled.share_text(one.outcome.attained)),
+        column.Column("holds", "met", "text", lambda one: "yes" if one.outcome.holds else "no"),
+        column.Column("ttft_p99_s", "TTFT p99", "s", "outcome.ttft_p99_s", priority=1),
+        column.Column("tpot_p99_s", "TPOT p99", "s", "outcome.tpot_p99_s", priority=1),
+        column.Column("most_replicas", "most replicas", "whole", "outcome.most_replicas", priority=2),
+    ]
+    at = f"each limit at p{runs.slo.percentile:g} of the whole load"
+    yield column.Sheet("over time", columns, found.tried, f"{load}, by layout and policy", at)

@@ -1,0 +1,306 @@
+"""The question of `simulate`: traffic, a server, its cache, the fleet that follows a load, tasks of several calls."""
+
+from __future__ import annotations
+
+from rackline.api.groups import (
+    CACHE,
+    CACHE_HIT,
+    CALIBRATION,
+    CHIPS,
+    OVER_TIME,
+    POWER_CAP,
+    PRICE,
+    ROUTING,
+    SAMPLING,
+    TRAFFIC,
+    USE,
+    Lifetimes,
+    Sampling,
+    Traffic,
+)
+from rackline.api.model_options import DraftQuestion
+from rackline.api.question import (
+    MOST_CHIPS,
+    MOST_SECONDS,
+    MOST_TOKENS,
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    Number,
+    Question,
+    Texts,
+    Whole,
+    option,
+    question,
+    shared,
+    whole,
+)
+
+RESERVES = ("chunk", "prompt", "final")
+_AGENTS, _SERVER, _POOLS, _LIMITS = "Agents", "Server", "Prefill pool", "Limits and comparisons"
+
+
+@question
+class Autoscaled(Question):
+    """A question of a fleet whose replicas come and go."""
+
+    autoscale: Texts = option(
+        "text",
+        "with `load`, how the number of replicas follows it: fixed, hpa (Kubernetes, on concurrency), hpa-kv (on KV "
+        "use), keda (on the queue), dynamo-planner, seasonal or oracle; may be repeated; fixed by default",
+        default=None,
+        several=True,
+        repeated=True,
+        group=OVER_TIME,
+    )
+    scale_target: MaybeNumber = option(
+        "count",
+        "what a replica shall have of the policy's metric: requests for hpa, waiting ones for keda, the share of KV "
+        "blocks for hpa-kv; by default what it has at 70 % of its highest rate within the limits, and 5 waiting",
+        default=None,
+        unit="1",
+        maximum=1e6,
+        group=OVER_TIME,
+    )
+    min_replicas: Whole = whole("fewest replicas of a pool", minimum=0, default="1", group=OVER_TIME)
+    max_replicas: MaybeWhole = whole(
+        "most replicas of a pool; by default as many as fit on the chips", default=None, group=OVER_TIME
+    )
+    start_up: str = option(
+        "text",
+        "start of a replica: warm (image and compiled graphs are on the machine), cold (a new machine), or a time "
+        "such as 90s",
+        default="warm",
+        group=OVER_TIME,
+    )
+    weights_from: str = option(
+        "text",
+        "where a starting replica reads its weights: disk (an NVMe drive of the host), network (the cluster's), or a "
+        "rate of a host such as 3GB/s",
+        default="disk",
+        group=OVER_TIME,
+    )
+    failures: str = option(
+        "text",
+        "failures of hosts: none, published (as large clusters report them), or the mean time between two failures of "
+        "a host, such as 200d",
+        default="none",
+        group=OVER_TIME,
+    )
+    spare_hosts: Whole = whole(
+        "hosts that stand by and are paid for, where hosts fail",
+        minimum=0,
+        maximum=MOST_CHIPS,
+        default="0",
+        group=OVER_TIME,
+    )
+    window: MaybeNumber = option(
+        "seconds",
+        "time that a row of the table over time covers; by default a 24th of the load",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=OVER_TIME,
+    )
+    seeds: Whole = whole(
+        "runs with different arrivals, in parallel, for intervals of the results", maximum=1000, default="1",
+        group=OVER_TIME,
+    )  # fmt: skip
+
+
+@question
+class Tasked(Question):
+    """A question of tasks, each of which is a tree of calls with tools between them."""
+
+    agents: str | None = option(
+        "text",
+        "tasks of several calls, and what one of them takes and costs: coding or agentx (sessions drawn from published "
+        "statistics), turns (drawn from `turns` and its options), or a file or folder of recorded ones: Weka, agentic "
+        "Mooncake, OpenTelemetry GenAI spans, conversations (ShareGPT) or inputs of aiperf",
+        default=None,
+        group=_AGENTS,
+    )
+    concurrency: str = option(
+        "text",
+        "tasks in progress at a time, one number or several, such as 1,2,4,8; or recorded, to begin them at the times "
+        "of their file",
+        default="1,2,4,8,16,32",
+        group=_AGENTS,
+    )
+    between_calls: Texts = option(
+        "text",
+        "KV cache of a task between its calls: keep (in HBM until memory is needed), offload (to the first `tier` at "
+        "once) or drop; may be repeated; keep by default",
+        default=None,
+        several=True,
+        repeated=True,
+        group=_AGENTS,
+    )
+    longest_pause: MaybeNumber = option(
+        "seconds",
+        "shorten pauses between calls (tools, people) to at most this, such as 5min, as benchmarks do",
+        default=None,
+        unit="s",
+        zero=True,
+        maximum=MOST_SECONDS,
+        group=_AGENTS,
+    )
+
+
+@question
+class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
+    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
+
+    requests: MaybeWhole = whole(
+        "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
+        default=None,
+        maximum=1e8,
+        group=TRAFFIC,
+    )
+    percentile_precision: Number = option(
+        "fraction",
+        "half of the 95 % confidence interval over the percentile, or capacity, at which a run without `requests` ends",
+        default="10%",
+        unit="1",
+        group=TRAFFIC,
+    )
+    use: str | None = shared(USE, default=None, group=TRAFFIC)
+    cache_hit: Number = shared(CACHE_HIT, default="0", group=TRAFFIC)
+    high_priority_share: Number = option(
+        "fraction",
+        "fraction of high-priority requests, for the policy priority",
+        default="0",
+        unit="1",
+        zero=True,
+        group=TRAFFIC,
+    )
+    slo: str | None = option(
+        "text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", default=None, group=_LIMITS
+    )
+    capacity: str | None = option(
+        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
+    )
+    compare: Texts = option(
+        "text",
+        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=_LIMITS,
+    )
+    layout: MaybeLayout = option(
+        "text",
+        "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
+        default=None,
+        group=_SERVER,
+    )
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    replicas: MaybeWhole = whole(
+        "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
+    )
+    router: str = option(
+        "text",
+        "request router: round-robin, least-loaded, prefix-aware (SGLang's gateway), llm-d, dynamo-kv or "
+        "session-affinity",
+        default="round-robin",
+        group=_SERVER,
+    )
+    admit: str | None = option(
+        "text",
+        "rule that refuses requests (HTTP 429): concurrency=N in flight for each replica, queue=N waiting, or, of "
+        "classes that are not the most urgent, saturation (llm-d) or probabilistic; none by default",
+        default=None,
+        group=_SERVER,
+    )
+    frontend: str | None = option(
+        "text",
+        "what requests pass before the scheduler: dynamo, dynamo-cached, tensorrt-llm, tensorrt-llm-cached, llm-d or "
+        "prompt tokens that a server takes, such as 120k/s; with =N servers, commas between stages; none by default",
+        default=None,
+        group=_SERVER,
+    )
+    policy: str | None = option(
+        "text",
+        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority, preemptive (urgent "
+        "requests take the place of running ones) or trains; of "
+        "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
+        "prefill-schedule-interval or adp-balance; the stack's by default",
+        default=None,
+        group=_SERVER,
+    )
+    max_batched_tokens: MaybeWhole = whole(
+        "token budget per pass and rank; the stack's by default",
+        default=None,
+        maximum=MOST_TOKENS,
+        group=_SERVER,
+    )
+    max_num_seqs: MaybeWhole = whole(
+        "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
+    )
+    kv_tokens: MaybeWhole = whole(
+        "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
+        default=None,
+        maximum=MOST_TOKENS,
+        group=CACHE,
+    )
+    block_size: Whole = whole("tokens per KV cache block", default="16", group=CACHE)
+    reserve: str | None = option(
+        "text",
+        "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
+        default=None,
+        choices=RESERVES,
+        group=CACHE,
+    )
+    prefix_caching: bool = option(
+        "switch", "reuse cached KV blocks of requests that share a prefix", default=False, group=CACHE
+    )
+    swap_bandwidth: MaybeNumber = option(
+        "rate",
+        "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
+        default=None,
+        unit="B/s",
+        group=CACHE,
+    )
+    prefill_replicas: MaybeWhole = whole(
+        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
+        default=None,
+        maximum=MOST_CHIPS,
+        group=_POOLS,
+    )
+    prefill_layout: MaybeLayout = option(
+        "text", "layout of the prefill replicas; that of the decode replicas by default", default=None, group=_POOLS
+    )
+    kv_link: Number = option(
+        "rate",
+        "bandwidth of one request's KV transfer between the pools, per chip",
+        default="50GB/s",
+        unit="B/s",
+        group=_POOLS,
+    )
+    speculate: str | None = option(
+        "text",
+        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
+        default=None,
+        group=_SERVER,
+    )
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    stack: str | None = option(
+        "text",
+        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
+        "calibration by default",
+        default=None,
+        group=_SERVER,
+    )
+    memory_fraction: MaybeNumber = option(
+        "fraction",
+        "fraction of HBM that the server may use; the stack's by default",
+        default=None,
+        unit="1",
+        group=CACHE,
+    )
+    routing: str | None = shared(ROUTING, default=None)
+    sampling: Sampling = shared(SAMPLING, default="greedy")
+    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
+    price: MaybeNumber = shared(PRICE, default=None)
+    keep_passes: bool = option("switch", "record every pass, for the Chrome trace", default=False, hidden=True)
