@@ -158,9 +158,13 @@ def g10(it: Work) -> Finding:
         )
         for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in machines)
     }
-    said = bb.kv_bytes_per_token_from_crossover(params, context, it.q("raw"), 1.0)
     return it.done(
-        it.near("600 FLOP per byte", said, "B/token", "said"),
+        it.near(
+            "600 FLOP per byte",
+            bb.kv_bytes_per_token_from_crossover(params, context, it.q("raw"), 1.0),
+            "B/token",
+            "said",
+        ),
         *(
             it.near(f"{name} {dtype.upper()}", kv, "B/token", f"{name.removesuffix('-sxm')}_{dtype}")
             for (name, dtype), kv in kept.items()
