@@ -102,7 +102,7 @@ def test_kv_does_not_shrink_beyond_the_kv_heads() -> None:
 def test_windows_hold_only_themselves() -> None:
     p = types("bf16", "gpt-oss-120b", "gb200-nvl72")
     held = kv_bytes_per_sequence(model("gpt-oss-120b"), Layout(), p, np.array([128.0, 1128.0]))
-    full = model("gpt-oss-120b").kv_elements_per_token_by_kind()["full"]
+    full = model("gpt-oss-120b").kv_bytes_per_token_by_kind(1.0)["full"]
     assert np.diff(np.asarray(held))[0] == pytest.approx(1000.0 * 2.0 * full)
 
 

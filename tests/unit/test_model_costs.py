@@ -79,7 +79,7 @@ def test_moe_in_every_second_layer() -> None:
 
 def test_a_window_stops_growing() -> None:
     m = model("gpt-oss-120b")
-    by_kind = m.kv_elements_per_token_by_kind()
+    by_kind = m.kv_bytes_per_token_by_kind(1.0)
     assert by_kind["full"] == by_kind["window_128"]
     at = m.kv_bytes(np.array([64.0, 128.0, 4096.0]), 1.0)
     assert at[0] == pytest.approx(64 * sum(by_kind.values()))

@@ -211,19 +211,14 @@ class AppliedAdapter:
         size, flop = self.stored_bytes / 1e6, self.flop_per_token / 1e6
         ranks = sorted({module.rank for module in self.modules})
         rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        several = f"; {self.number:,} of this shape, {self.resident:,} of them in memory at a time"
+        if self.number == self.resident:
+            several = f"; {self.resident:,} in memory" if self.number > 1 else ""
         return (
             f"adapter {self.name}: {rank} on {len(self.modules)} kinds of modules, {self.total_params:,} parameters, "
             f"{size:,.1f} MB in bf16, {flop:,.1f} MFLOP per token"
-            f"{self._how_many}"
+            f"{several}"
         )
-
-    @property
-    def _how_many(self) -> str:
-        if self.number == 1:
-            return ""
-        if self.number == self.resident:
-            return f"; {self.resident:,} in memory"
-        return f"; {self.number:,} of this shape, {self.resident:,} of them in memory at a time"
 
     @property
     def flop_per_token(self) -> float:
@@ -241,7 +236,12 @@ def apply_adapter(model: Model, adapter: Adapter) -> Model:
         kinds of layers as the layers do.
     """
     known = list(_merged(_modules(model)))
-    chosen = {module: _rank(module.name, adapter) for module in known if _is_target(module, adapter)}
+    only = len(adapter.targets) == 1
+    chosen = {
+        module: _rank(module.name, adapter)
+        for module in known
+        if any(_matches(module.name, target, only=only) for target in adapter.targets)
+    }
     fused = [one for target in adapter.targets for one in _fused(known, target)]
     found = [*(replace(module, rank=rank) for module, rank in chosen.items())]
     found += [replace(module, rank=_rank(module.name, adapter)) for module in fused]
@@ -361,10 +361,6 @@ def _matches(name: str, target: str, *, only: bool) -> bool:
         return only and re.fullmatch(target, full) is not None
     except re.error:
         return False
-
-
-def _is_target(module: AdaptedModule, adapter: Adapter) -> bool:
-    return any(_matches(module.name, target, only=len(adapter.targets) == 1) for target in adapter.targets)
 
 
 def _fused(known: Sequence[AdaptedModule], target: str) -> list[AdaptedModule]:

@@ -152,7 +152,9 @@ def _compressed_tensors(q: HfConfig) -> str:
     if kind not in _BITS:
         raise weights.fail("num_bits", "int 4, int 8, float 4 or float 8")
     label = _BITS[kind]
-    if any(_ATTENTION.search(name) for name in _names(q, "ignore")) and label in ("int4", "mxfp4"):
+    ignored = q.values.get("ignore")
+    names = cast("list[object]", ignored) if isinstance(ignored, list) else []
+    if any(_ATTENTION.search(str(name)) for name in names) and label in ("int4", "mxfp4"):
         return f"bf16,experts={label}"  # weights alone are quantised, and those of the experts alone
     return label
 
@@ -190,11 +192,6 @@ def _weights(name: str, text: HfConfig) -> int:
     if _EXPERTS.search(name) or _HEAD.search(name):
         return 1
     return width * (inner if _BLOCK.search(name) else width)
-
-
-def _names(q: HfConfig, key: str) -> list[str]:
-    value = q.values.get(key)
-    return [str(name) for name in cast("list[object]", value)] if isinstance(value, list) else []
 
 
 MAX_CONFIG_BYTES = 16 * 2**20

@@ -289,7 +289,8 @@ def _typed_by_headers(record: ModelRecord, checkpoint: hub.Checkpoint | None) ->
     if checkpoint is None:
         return record, []
     record = _with_mtp(record, checkpoint)
-    label = stored_label(weights_of(checkpoint.tensors, num_layers=_layers(record)))
+    layers = record.architecture.num_layers if record.architecture is not None else None
+    label = stored_label(weights_of(checkpoint.tensors, num_layers=layers))
     if label is None or record.native_precision not in ("bf16", "fp16", "fp32") or label in ("bf16", "fp16", "fp32"):
         return record, []
     note = f"weights are in {label} by the tensor headers, of which {CONFIG} says nothing"
@@ -305,10 +306,6 @@ def _with_mtp(record: ModelRecord, checkpoint: hub.Checkpoint) -> ModelRecord:
     if held == architecture.mtp_layers:
         return record
     return record.model_copy(update={"architecture": architecture.model_copy(update={"mtp_layers": held})})
-
-
-def _layers(record: ModelRecord) -> int | None:
-    return record.architecture.num_layers if record.architecture is not None else None
 
 
 def _beside(repository: hub.Repository, name: str) -> Path | None:
@@ -375,7 +372,10 @@ def build_model(record: ModelRecord) -> AnyModel:
             allowed="exactly one of [architecture] and [aggregate]",
         )
     if isinstance(arch, LayeredRecord):
-        groups = _listed_groups(arch, record.name)
+        groups = tuple(
+            LayerGroup(count=one.count, attention=_listed_attention(one, record.name), ffn=_listed_ffn(one))
+            for one in arch.layers
+        )
         norms, extra = arch.norms_per_layer or 2 * arch.norm_sites, arch.extra_params
         streams = arch.residual_streams
     else:
@@ -408,14 +408,6 @@ def _patterned_groups(arch: ArchitectureRecord) -> tuple[LayerGroup, ...]:
         layer = (_attention(arch, index), _ffn(arch, index))
         counts[layer] = counts.get(layer, 0) + 1
     return tuple(LayerGroup(count=count, attention=attention, ffn=ffn) for (attention, ffn), count in counts.items())
-
-
-def _listed_groups(arch: LayeredRecord, name: str) -> tuple[LayerGroup, ...]:
-    """Layers as listed."""
-    return tuple(
-        LayerGroup(count=layer.count, attention=_listed_attention(layer, name), ffn=_listed_ffn(layer))
-        for layer in arch.layers
-    )
 
 
 def _listed_attention(layer: LayerRecord, name: str) -> Attention:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -231,21 +231,13 @@ class Model:
         """The lecture's sparsity, at least 1."""
         return self.total_params / self.active_params
 
-    def kv_elements_per_token_by_kind(self) -> dict[str, float]:
-        """KV cache elements per token of an unsharded model by attention kind [elements]."""
-        split: dict[str, float] = {}
-        for count, core in self._counted_cores():
-            added = float(core.kv_elements_per_token(1)) * core.kv_entries_per_token
-            split[core.kind] = split.get(core.kind, 0.0) + count * added
-        return split
-
     def kv_bytes_per_token_by_kind(self, bytes_per_element: float = 2.0) -> dict[str, float]:
         """KV cache bytes that one new token adds by attention kind, while every window still grows [bytes]."""
-        cores = self.cores()
-        return {
-            kind: elements * (cores[kind].cache_bytes_per_element or bytes_per_element)
-            for kind, elements in self.kv_elements_per_token_by_kind().items()
-        }
+        elements = dict.fromkeys(self.cores(), 0.0)
+        for count, core in self._counted_cores():
+            elements[core.kind] += count * (float(core.kv_elements_per_token(1)) * core.kv_entries_per_token)
+        sizes = {kind: core.cache_bytes_per_element or bytes_per_element for kind, core in self.cores().items()}
+        return {kind: sizes[kind] * number for kind, number in elements.items()}
 
     def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
         """KV cache bytes that one new token adds while every window still grows [bytes]."""
@@ -253,12 +245,7 @@ class Model:
 
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """KV cache bytes of one sequence at this context; a window stops growing at its size [bytes]."""
-        total: FloatLike = 0.0
-        for count, core in self._counted_cores():
-            size = core.cache_bytes_per_element or bytes_per_element
-            held = float(core.kv_elements_per_token(1)) * size * core.kv_held_tokens(context_len)
-            total = total + count * (held + float(core.state_elements(1)) * STATE_BYTES)
-        return total
+        return self._cache_bytes(bytes_per_element, lambda core: core.kv_held_tokens(context_len), STATE_BYTES)
 
     def state_bytes(self) -> float:
         """Recurrent states of one sequence, independent of its context length [bytes]."""
@@ -266,19 +253,30 @@ class Model:
 
     def kv_read_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """Cache and states that one decoded token reads at this context; states are written as well [bytes]."""
-        total: FloatLike = 0.0
-        for count, core in self._counted_cores():
-            size = core.cache_bytes_per_element or bytes_per_element
-            entries = float(core.kv_elements_per_token(1)) * size * core.kv_read_tokens(context_len)
-            total = total + count * (entries + 2.0 * STATE_BYTES * float(core.state_elements(1)))
-        return total
+        return self._cache_bytes(bytes_per_element, lambda core: core.kv_read_tokens(context_len), 2.0 * STATE_BYTES)
+
+    def _cache_bytes(
+        self, bytes_per_element: float, entries: Callable[[Core], FloatLike], state_bytes: float
+    ) -> FloatLike:
+        """Some cache entries of each core, and its states at these bytes an element [bytes]."""
+        return sum(
+            (
+                count
+                * (
+                    float(core.kv_elements_per_token(1))
+                    * (core.cache_bytes_per_element or bytes_per_element)
+                    * entries(core)
+                    + state_bytes * float(core.state_elements(1))
+                )
+                for count, core in self._counted_cores()
+            ),
+            0.0,
+        )
 
     def flop_per_token_by_kind(self, context_len: FloatLike) -> dict[str, FloatLike]:
         """FLOP of one decoded token at this context by kind: weights (matmul), attention per kind [FLOP]."""
-        split: dict[str, FloatLike] = {}
-        for kind, count in self.parameters().active.items():
-            if kind not in ("embedding", "norm") and count:
-                split[kind] = 2.0 * count
+        active = {kind: count for kind, count in self.parameters().active.items() if kind not in ("embedding", "norm")}
+        split: dict[str, FloatLike] = {kind: 2.0 * count for kind, count in active.items() if count}
         for layers, core in self._counted_cores():
             key = f"attention_core_{core.kind}"
             per_head = core.decode_flop_per_pair * core.kv_read_tokens(context_len)

@@ -266,11 +266,8 @@ class RlJob:
         Each replica packs its own answers, the longest first, so that answers of half a sequence and more fill packs
         badly.
         """
-        return first_fit(self._samples(max(1, round(answers / replicas))), float(self.training.seq_len)) * replicas
-
-    def _samples(self, count: int) -> Array:
-        """Prompts with answers [tokens], (count,)."""
-        return self.prompt_len + self.tools.tokens + self.lengths.sorted_lengths(count)
+        lengths = self.lengths.sorted_lengths(max(1, round(answers / replicas)))
+        return first_fit(self.prompt_len + self.tools.tokens + lengths, float(self.training.seq_len)) * replicas
 
 
 def first_fit(lengths: Array, room: float) -> int:

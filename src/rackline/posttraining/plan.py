@@ -12,7 +12,7 @@ from rackline.arch import Model, MoeFfn
 from rackline.errors import InputError, RacklineError
 from rackline.hardware import Cluster
 from rackline.hardware.chip import host_bytes_per_s
-from rackline.parallel import Layout, Precision, enumerate_layouts
+from rackline.parallel import Layout, enumerate_layouts
 from rackline.parallel.memory import weight_bytes
 from rackline.posttraining.job import Mode, RlJob, Updates, best_updates, updates_of
 from rackline.posttraining.rollout import Rollout, RolloutEngine
@@ -120,11 +120,6 @@ class RlStep:
         return sum(part.seconds for part in self.parts if part.name == name)
 
 
-def model_bytes(job: RlJob, precision: Precision) -> float:
-    """All weights as the engines hold them [bytes]."""
-    return float(sum(weight_bytes(job.model, Layout(), precision).values()))
-
-
 def num_tensors(model: Model) -> int:
     """Tensors of a checkpoint, about: those of a layer, three or two for each routed expert, both ends [count]."""
     return 3 + sum(
@@ -150,7 +145,8 @@ def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
     inside = train.tp * train.pp * max(train.ep * train.expert_tp // train.tp, 1) <= cluster.scale_up.size
     near = inside if colocated else cluster.num_chips <= cluster.scale_up.size
     level = cluster.scale_up if near or cluster.scale_out is None else cluster.scale_out
-    wire_s = model_bytes(job, job.serving.precision) / level.bytes_per_s_each_way
+    whole = float(sum(weight_bytes(job.model, Layout(), job.serving.precision).values()))
+    wire_s = whole / level.bytes_per_s_each_way
     host_s = job.overheads.tensor_s * num_tensors(job.model)
     return wire_s + host_s if colocated else max(wire_s, host_s)
 
@@ -449,10 +445,9 @@ def run_of(job: RlJob, step: RlStep, steps: float) -> RlRun:
     share = job.trained_answers / job.answers * (job.sequence_len / job.lengths.mean)
     passes = 2.0 if job.reference else 1.0
     each = 2.0 + share * (2.0 * passes + (14.0 if job.algorithm == "ppo" else 6.0))
-    tokens = step.rollout.tokens
+    tokens, price = step.rollout.tokens, cluster.usd_per_chip_hour
     peak = cluster.num_chips * cluster.chip.flop_per_s(job.training.precision.compute)
     hours = steps * step.seconds / 3600.0
-    price = cluster.usd_per_chip_hour
     return RlRun(
         steps=steps,
         days=hours / 24.0,

@@ -179,8 +179,7 @@ def _mean_times(
         steps = (output_steps / engine.speculation.tokens_per_step)[:, 0]
         pushed = work.new_tokens[:, 0] + steps * engine.speculation.verified_tokens
         caps["prefill"] = 0.999 * mode.max_batched_tokens * steps / pushed
-    names: list[str] = list(caps)
-    each = np.stack(list(caps.values()))
+    names, each = list(caps), np.stack(list(caps.values()))
     first = np.argmin(each, axis=0)
     most: Array = each[first, np.arange(wanted.size)]
     points: Array = np.geomspace(np.minimum(1e-2, most), most, _POINTS, axis=-1)
@@ -199,8 +198,7 @@ def _mean_times(
     in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
     answers: list[ClosedLoop] = []
     for loop in range(wanted.size):
-        users = float(wanted[loop])
-        steps = float(output_steps[loop, 0])
+        users, steps = float(wanted[loop]), float(output_steps[loop, 0])
         here: Array = points[loop]
         if in_flight[loop, -1] <= users:
             decoding, bound = float(most[loop]), names[int(first[loop])]
@@ -458,9 +456,8 @@ class TwoPools:
         return cast(Array, np.interp(at, known, waits)) + (np.maximum(at - known[-1], 0.0) * slope)
 
     def _transfer_s(self, workload: Workload) -> float:
-        chips = self.prefill.cluster.num_chips + self.decode.cluster.num_chips
         whole = self.prefill.cluster
-        link = shared_level(whole.scale_up, chips, whole.scale_out)
+        link = shared_level(whole.scale_up, whole.num_chips + self.decode.cluster.num_chips, whole.scale_out)
         return kv_transfer(
             self.decode.model,
             workload,

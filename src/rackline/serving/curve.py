@@ -147,12 +147,10 @@ def mode_at_speed(
     Raises:
         InputError: the ratio or the batch size is not positive.
     """
-    _positive("normal_batch", normal_batch)
-    _positive("speed_ratio", speed_ratio)
+    _positive(normal_batch=normal_batch, speed_ratio=speed_ratio)
     step = _step(deployment, context_len, policy)
-    normal = step(normal_batch)
+    normal, fastest = step(normal_batch), step(1.0)
     wanted = normal / speed_ratio
-    fastest = step(1.0)
     if fastest > wanted:
         return _choice(step, 1.0, normal_batch, f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast")
     return _choice(step, _root(lambda b: step(b) - wanted, 1.0, _LARGEST), normal_batch)
@@ -170,8 +168,7 @@ def mode_at_price(
     Raises:
         InputError: the ratio or the batch size is not positive.
     """
-    _positive("normal_batch", normal_batch)
-    _positive("price_ratio", price_ratio)
+    _positive(normal_batch=normal_batch, price_ratio=price_ratio)
     step = _step(deployment, context_len, policy)
     normal = step(normal_batch)
     per_token = normal / normal_batch * price_ratio
@@ -254,8 +251,10 @@ def _brentq() -> Any:
     return importlib.import_module("scipy.optimize").brentq
 
 
-def _positive(what: str, given: float) -> None:
-    require(given > 0 and np.isfinite(given), what=what, given=given, allowed="a finite number above 0", nearest="1")
+def _positive(**values: float) -> None:
+    for what, given in values.items():
+        good = given > 0 and np.isfinite(given)
+        require(good, what=what, given=given, allowed="a finite number above 0", nearest="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,23 +331,18 @@ def ridges(chips: Sequence[Chip]) -> list[Ridge]:
     >>> [(r.dtype, round(r.ridge)) for r in ridges([chip("h100-sxm")])]
     [('bf16', 295), ('fp8', 295)]
     """
-    found: list[Ridge] = []
-    for each in chips:
-        for dtype in ("bf16", "fp8", "fp4"):
-            units = "fp16" if dtype == "bf16" and not each.supports("bf16") else dtype
-            if not each.supports(units):
-                continue
-            rate = each.flop_per_s(units)
-            found.append(
-                Ridge(
-                    chip=each.name,
-                    dtype=units,
-                    flop_per_byte=rate / each.hbm_bytes_per_s,
-                    ridge=float(blackboard.dimensionless_ridge(rate, each.hbm_bytes_per_s, _WIDTHS[units])),
-                    drain_s=each.drain_s,
-                )
-            )
-    return found
+    units = [(each, "bf16" if each.supports("bf16") else "fp16") for each in chips]
+    able = ((each, dtype) for each, wide in units for dtype in (wide, "fp8", "fp4") if each.supports(dtype))
+    return [
+        Ridge(
+            chip=each.name,
+            dtype=dtype,
+            flop_per_byte=each.flop_per_s(dtype) / each.hbm_bytes_per_s,
+            ridge=float(blackboard.dimensionless_ridge(each.flop_per_s(dtype), each.hbm_bytes_per_s, _WIDTHS[dtype])),
+            drain_s=each.drain_s,
+        )
+        for each, dtype in able
+    ]
 
 
 def model_crossover_context(

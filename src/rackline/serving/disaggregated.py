@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from rackline.arch import AnyModel, Attention, Model
+from rackline.arch import AnyModel, Model
 from rackline.hardware import Cluster, FabricLevel
 from rackline.parallel import Layout
 from rackline.parallel.memory import kv_bytes_per_sequence
@@ -245,9 +245,6 @@ def shared_level(prefill_level: FabricLevel, num_chips: int, scale_out: FabricLe
     return prefill_level if num_chips <= prefill_level.size or scale_out is None else scale_out
 
 
-CollectiveName = Literal["all_gather", "all_to_all"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextGroup:
     """Ranks that share a context.
@@ -298,7 +295,9 @@ def kv_exchange_bytes(
     tokens = max_batched_tokens * group.cp
     chunk = min(workload.new_tokens, tokens)
     seen = (tokens / chunk) * (chunk + workload.prefix_tokens + (workload.new_tokens - chunk) / 2.0)
-    return as_array(seen * (group.cp - 1) / group.cp * _kv_bytes_per_token(model, precision, group.tp))
+    size = storage_bytes(precision.kv_cache)
+    entries = (each.count * each.attention.kv_elements_per_token(group.tp) * size for each in model.layer_groups)
+    return as_array(seen * (group.cp - 1) / group.cp * sum(entries, 0.0))
 
 
 def split_kv_bytes(model: Model, sequences: FloatLike, group: ContextGroup) -> Array:
@@ -309,24 +308,20 @@ def split_kv_bytes(model: Model, sequences: FloatLike, group: ContextGroup) -> A
     """
     others = (group.cp - 1) / group.cp
     # the kernel reads queries and writes outputs in bf16; 4 bytes of softmax sum per head
+    kinds = [(each.attention, each.count) for each in model.layer_groups]
     total = sum(
         count * np.ceil(kind.num_q_heads / as_array(group.tp)) * (kind.decode_io_elements * 2.0 + 4.0)
-        for kind, count in _kinds(model)
+        for kind, count in kinds
     )
     return as_array(sequences * others * total)
 
 
-def _kinds(model: Model) -> list[tuple[Attention, int]]:
-    return [(group.attention, group.count) for group in model.layer_groups]
-
-
-def _kv_bytes_per_token(model: Model, precision: Precision, tp: FloatLike) -> FloatLike:
-    size = storage_bytes(precision.kv_cache)
-    return sum((count * attention.kv_elements_per_token(tp) * size for attention, count in _kinds(model)), 0.0)
-
-
 def exchange_s(
-    engine: Engine, cluster: Cluster, num_bytes: FloatLike, group: ContextGroup, op_class: CollectiveName
+    engine: Engine,
+    cluster: Cluster,
+    num_bytes: FloatLike,
+    group: ContextGroup,
+    op_class: Literal["all_gather", "all_to_all"],
 ) -> Array:
     """Time of one exchange per layer, over the fabric level that joins a context group [s].
 
@@ -378,9 +373,7 @@ def context_decode_s(
     n = as_array(sequences)
     ranks = as_array(engine.attention_dp)
     whole = Batch(decode_sequences=n, context_len=workload.mean_context / group.cp, group_tokens=n / group.cp * ranks)
-    features = dict(engine.table.features(whole))
-    features[f.TOKENS] = n / group.cp
-    features[f.LOGIT_ROWS] = n / group.cp
+    features = {**engine.table.features(whole), f.TOKENS: n / group.cp, f.LOGIT_ROWS: n / group.cp}
     device = (engine.time_table(False).seconds(features, threads=threads) + engine.skew_s()) * engine.stage_imbalance
     if group.cp > 1:
         tp = as_array(group.tp)

@@ -251,8 +251,7 @@ def fleet(
     """
     require(copy_tokens_per_s > 0, what="copy_tokens_per_s", given=copy_tokens_per_s, allowed="more than 0 tokens/s")
     copies = copies or max(1, math.ceil(traffic.capacity_tokens_per_s / copy_tokens_per_s))
-    power = 0.0
-    known_power = known_price = True
+    power, known_power, known_price = 0.0, True, True
     basis: dict[str, None] = {}
     billed = _billed(parts, copies)
     usd = sum((on.usd_per_chip_hour or 0.0) * chips for on, chips in billed)
@@ -349,10 +348,9 @@ def packed_racks(chips_per_rack: int, replicas: list[tuple[int, int]]) -> int:
     >>> packed_racks(72, [(144, 1), (80, 1)])
     4
     """
-    whole = sum(size // chips_per_rack * count for size, count in replicas)
+    racks = sum(size // chips_per_rack * count for size, count in replicas)
     rest = sorted(((size % chips_per_rack, count) for size, count in replicas), reverse=True)
     left = [[size, count] for size, count in rest if size > 0 and count > 0]
-    racks = whole
     while any(count for _, count in left):
         room, filling = chips_per_rack, list[tuple[int, int]]()
         for index, (size, count) in enumerate(left):

@@ -145,7 +145,9 @@ def prompt_queue(
     load = tokens_per_s * whole_pass_s / room
     open_ = np.maximum(1.0 - load, 1e-3)
     squared = 1.0 if sizes is None else sizes.squared
-    pieces = np.ceil(size - 1e-9) if sizes is None else _mean_pieces(sizes, room)
+    pieces = np.ceil(size - 1e-9)  # passes that a prompt needs, on average
+    if sizes is not None:
+        pieces = sizes.mean(sizes.shares, lambda tokens: np.ceil(tokens / room - 1e-9))
     # the last chunk of a prompt leaves room, which other prompts fill under load
     fill = np.where(size > 0.6, 1.0 + (pieces / size - 1.0) * open_, 1.0)
 
@@ -321,11 +323,6 @@ def first_tokens(new_tokens: FloatLike, room: Array, sizes: PromptSizes | None) 
     if sizes is None:
         return np.minimum(new_tokens, room)
     return sizes.mean(sizes.shares, lambda tokens: np.minimum(tokens, room))
-
-
-def _mean_pieces(sizes: PromptSizes, room: Array) -> Array:
-    """Mean number of passes that a prompt needs [count]."""
-    return sizes.mean(sizes.shares, lambda tokens: np.ceil(tokens / room - 1e-9))
 
 
 def _alone_share(size: Array) -> Array:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -146,8 +145,8 @@ class Mixture:
         """
         weights = self.shares * self.output_len / self.mean(self.output_len)
         final, mean = self.input_len + self.output_len, self.final_context
-        spread = sqrt(float(weights @ (final - mean) ** 2)) / mean
-        return (sqrt(spread**2 + max(room, 0.0)) - spread) ** 2
+        spread = math.sqrt(float(weights @ (final - mean) ** 2)) / mean
+        return (math.sqrt(spread**2 + max(room, 0.0)) - spread) ** 2
 
     @property
     def longest_context(self) -> float:
@@ -363,9 +362,8 @@ def parse_mode(text: str, alignments: Mapping[str, tuple[Admission, Alignment]] 
     name, equals, tokens = head.partition("=")
     written = name.strip().replace("-", "_")
     admission: Admission | None = next((known for known in _USUAL_TOKENS if known == written), None)
-    found: Alignment | None = None
     held = [extra for extra in extras if extra != "overlap"]
-    goes_with: Admission | None = admission
+    goes_with, found = admission, None
     if len(held) == 1:
         which, _, passes = held[0].partition("=")
         goes_with, found = (alignments or {}).get(which.strip().replace("-", "_"), (None, None))
