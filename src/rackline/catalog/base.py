@@ -245,10 +245,10 @@ def _leaf_types(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def inner_models(info: FieldInfo | None) -> list[type[BaseModel]]:
+def inner_models(field: FieldInfo | None) -> list[type[BaseModel]]:
     """Return the tables that a field may hold, directly or as elements of a list."""
     found: list[Any] = []
-    for kind in _leaf_types(info.annotation) if info else ():
+    for kind in _leaf_types(field.annotation) if field else ():
         origin, inside = get_origin(kind), get_args(kind)
         elements = inside[:1] if origin is tuple else inside[1:] if origin is dict else (kind,)
         found += [inner for element in elements for inner in _leaf_types(element)]

@@ -73,7 +73,7 @@ class FabricLevel:
             return "in_network_reduction belongs to topology switch, and only there"
         if not self.peer_access and (self.name != "scale_up" or self.topology != "switch"):
             return "peer_access = false belongs to a scale_up level of topology switch, and only there"
-        if (self.topology == "torus") != (self.torus_axes is not None):
+        if {"switch": False, "torus": True, "mesh": False}[self.topology] != (self.torus_axes is not None):
             return "torus_axes belong to topology torus, and only there"
         product = math.prod(self.torus_axes or (self.size,))
         return None if product == self.size else f"torus_axes multiply to {product}, but size is {self.size}"

@@ -173,8 +173,7 @@ def spreads() -> Mapping[str, Spread]:
     """What measured servers deviate by, from `audit_spread.toml`."""
     entries: list[dict[str, Any]] = shipped_toml("rackline.validation", "audit_spread.toml")["spread"]
     return {
-        one["metric"]: Spread(**{**one, "shares": tuple(one["shares"]), "ratios": tuple(one["ratios"])})
-        for one in entries
+        one["metric"]: Spread(**dict(one, shares=tuple(one["shares"]), ratios=tuple(one["ratios"]))) for one in entries
     }
 
 

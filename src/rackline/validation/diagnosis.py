@@ -435,7 +435,8 @@ def _starts(shifts: Sequence[_Shift], alone: Array, both: Array) -> Iterator[lis
     """Hypotheses that are worth a closer look, by shifts alone: none, the best single causes, the best two."""
     yield []
     best: dict[str, int] = {}
-    for index in np.argsort(alone).tolist():
+    order: list[int] = np.argsort(alone).tolist()
+    for index in order:
         best.setdefault(shifts[index].cause.key, index)
     for index in list(best.values())[:_SETTLED]:
         yield [(shifts[index].cause, shifts[index].size)]

@@ -160,7 +160,7 @@ class _Reader:
         for path in paths:
             value: Any = self.values
             for step in path:
-                inside = dict(enumerate(value)) if isinstance(value, list) else value
+                inside: Any = dict(enumerate(value)) if isinstance(value, list) else value
                 value = inside.get(step) if isinstance(inside, Mapping) else None
             if value not in (None, "", []):
                 return value
@@ -476,7 +476,7 @@ def run_of_result(data: Any, form: str, name: str, given: Mapping[str, Any]) -> 
 
 
 def _request(one: _Seen, begin: float, given: Mapping[str, Any], name: str) -> ObservedRequest:
-    lengths: dict[str, int] = {}
+    lengths: dict[str, Any] = {}
     for key, counted in (("input_len", one.input_len), ("output_len", one.output_len)):
         value = counted or given.get(key)
         if not value and one.outcome == "finished":
