@@ -22,7 +22,7 @@ from rackline.simulation.evictions import KEEPINGS
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import BlockRuns
 from rackline.simulation.reuse import unlimited_hit_share
-from rackline.simulation.tasks import critical_paths, survival_percentiles, task_statistics
+from rackline.simulation.tasks import survival_percentiles, task_statistics
 
 FIXTURES = Path("tests/fixtures/agents")
 CLOCK = PlainClock(base_s=0.01, per_prompt_token_s=1e-5)
@@ -82,6 +82,21 @@ def test_a_small_tree_by_hand() -> None:
     assert found.task_s["mean"] == pytest.approx((lone + last - 1.0) / 2)
     # chips at 3 USD/s, over the time from the first call to the last one's end
     assert found.usd_per_task(3.0) == pytest.approx(3.0 * (result.finish_s.max() - 1.0) / 2)
+
+
+def critical_paths(requests: Requests, seconds: np.ndarray) -> np.ndarray:
+    """Longest chain of calls, each with its time alone, and pauses of each task: no server is faster than this [s]."""
+    begin = np.where(requests.after < 0, requests.arrival_s, 0.0)
+    waits = sorted(requests.waits())
+    for index in range(len(requests)):
+        begin[index] = max(
+            [begin[index], *(begin[one] + seconds[one] + more for at, one, more in waits if at == index)]
+        )
+    last, start = np.full((2, int(requests.task.max()) + 1), np.inf)
+    last *= -1.0
+    np.maximum.at(last, requests.task, begin + seconds)
+    np.minimum.at(start, requests.task, np.where(requests.after < 0, requests.arrival_s, np.inf))
+    return last - start
 
 
 def test_the_critical_path_is_the_time_on_an_idle_server_and_a_bound_on_a_busy_one() -> None:

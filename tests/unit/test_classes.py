@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from rackline.api.rates import classes_of
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import load_of, requests_of
 from rackline.errors import InputError
-from rackline.simulation import POLICIES, Lengths, PlainClock, Pool, RankSpec, simulate
+from rackline.simulation import POLICIES, Lengths, PlainClock, Pool, RankSpec, Requests, simulate
 from rackline.simulation.autoscalers import AUTOSCALERS, Setting
 from rackline.simulation.classes import ClassTraffic, over_time, steady
 from rackline.simulation.entrance import STAGES, AdmissionRule, Entrance, stages_of
@@ -22,6 +24,7 @@ from rackline.simulation.fleet import run_fleet
 from rackline.simulation.fleet_pool import Scaled
 from rackline.simulation.load import Load
 from rackline.simulation.native import library
+from rackline.simulation.routers import SessionAffinity
 
 TWO = """
 [[classes]]
@@ -300,3 +303,20 @@ def test_a_load_of_classes_under_a_policy(tmp_path: Path) -> None:
         assert one["frontend"][0]["servers"] == 32
     assert "hpa, by class" in answer._repr_html_()
     assert answer.plot("classes").title == "Classes of requests over time"
+
+
+def test_a_new_replica_has_no_number_of_one_that_is_still_there() -> None:
+    class Replica:
+        pass
+
+    requests = Requests(
+        arrival_s=np.zeros(80), input_len=np.ones(80, int), output_len=np.ones(80, int),
+        after=np.where(np.arange(80) < 40, -1, np.arange(80) - 40),
+    )  # fmt: skip
+    router, gone, stays = SessionAffinity(requests), Replica(), Replica()
+    standing: Any = SimpleNamespace(replicas=[gone, stays])
+    router.choose(0, standing)
+    standing.replicas = [stays, Replica()]
+    del gone
+    gc.collect()
+    assert {router.choose(request, standing) for request in range(40)} == {0, 1}

@@ -16,7 +16,7 @@ from rackline.simulation import Requests, Result, TableClock, pool_of, simulate
 from rackline.simulation.clock import Chunk
 from rackline.simulation.decode_steps import equal_passes
 from rackline.simulation.decoding import Slots
-from rackline.simulation.native import knows
+from rackline.simulation.native_replica import knows
 from rackline.simulation.policies import POLICIES
 
 NUMBER = 6

@@ -19,7 +19,8 @@ from rackline.passes import calibration
 from rackline.serving.stack import stack
 from rackline.serving.workload import Speculation
 from rackline.simulation import CacheConfig, Handover, Lengths, Pool, Requests, open_arrivals, pool_of, simulate
-from rackline.simulation.native import compiled_clock, knows, library
+from rackline.simulation.native import compiled_clock, library
+from rackline.simulation.native_replica import knows
 from rackline.simulation.policies import POLICIES
 from rackline.simulation.workloads import closed_loop_of
 

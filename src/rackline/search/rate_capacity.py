@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, cast
 
 from rackline.errors import InputError
 from rackline.simulation import Requests, Result, Slo
-from rackline.simulation.metrics import Limited
+from rackline.simulation.classes import Limited
 
 Serve = Callable[[Requests], Result]
 

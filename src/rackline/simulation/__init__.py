@@ -1,7 +1,8 @@
 """Discrete-event simulation of serving: requests, scheduling policies, paged KV, replicas, metrics."""
 
+from rackline.simulation.classes import Slo
 from rackline.simulation.clock import Clock, PlainClock, TableClock
-from rackline.simulation.metrics import Result, Slo
+from rackline.simulation.metrics import Result
 from rackline.simulation.policies import POLICIES, Policy
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.requests import Requests

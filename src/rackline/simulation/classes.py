@@ -1,11 +1,11 @@
-"""Classes of requests: how many of each come, how urgent they are, what limits they have, and what became of them."""
+"""Limits of requests, and classes of them: how many of each come, how urgent they are, and what became of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NotRequired, TypedDict
+from typing import ClassVar, NotRequired, TypedDict, cast
 
 import numpy as np
 
@@ -133,6 +133,49 @@ def _requests(rng: np.random.Generator, lengths: ClassLengths, times: Array, cla
         name=name,
         process=None if len(waiting) else "open",
     )
+
+
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+
+
+class Limited(TypedDict):
+    """The latencies that have a limit [s]."""
+
+    ttft_s: NotRequired[float]
+    tpot_s: NotRequired[float]
+    e2e_s: NotRequired[float]
+
+
+class Limits(Limited):
+    """Latency limits [s], each to be met at a percentile."""
+
+    percentile: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Latency limits of a request; None is no limit.
+
+    Args:
+        ttft_s, tpot_s, e2e_s: [s].
+        percentile: of the requests, at which each limit must be met in a capacity search.
+    """
+
+    json_keys: ClassVar = ("*data",)
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    percentile: float = 99.0
+
+    def limits(self) -> dict[str, float]:
+        """The limits that are set."""
+        return {name: value for name in LATENCIES if (value := getattr(self, name)) is not None}
+
+    @property
+    def data(self) -> Limits:
+        """The limits that are set [s], and the percentile."""
+        return cast("Limits", {"percentile": self.percentile} | self.limits())
 
 
 class LimitData(TypedDict):

@@ -20,7 +20,8 @@ from rackline.simulation.entrance import Entrance, Frontend
 from rackline.simulation.fleet_pool import NO_REQUESTS, GrowingPool, Handed, Member, Outage, Places, Scaled
 from rackline.simulation.fleet_run import FleetRun, PoolRun, Served
 from rackline.simulation.gate import FEED_S, Backlog, Gate
-from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows
+from rackline.simulation.native import compiled_clock
+from rackline.simulation.native_replica import NativeLog, NativeReplica, knows
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.run import AnyReplica, Progress, that_fit

@@ -18,7 +18,7 @@ from rackline.passes.features import Array
 from rackline.simulation.autoscalers import Autoscaler, Seen, Setting
 from rackline.simulation.fleet_run import Served
 from rackline.simulation.gate import Backlog, Gate, standing_of
-from rackline.simulation.native import NativeLog, NativeReplica, serve_all
+from rackline.simulation.native_replica import NativeLog, NativeReplica, serve_all
 from rackline.simulation.requests import RequestLog
 from rackline.simulation.run import AnyReplica
 from rackline.simulation.server import Pool
@@ -293,7 +293,7 @@ class GrowingPool:
         """A replica takes requests from now on."""
         self.starting.remove(member)
         member.replica = self.make()
-        if self.hands_over:
+        if self.hands_over and isinstance(member.replica, NativeReplica):
             member.replica.goes_on()
         self.open.append(member)
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.classes import ClassData, by_class
+from rackline.simulation.classes import ClassData, Slo, by_class
 from rackline.simulation.entrance import StageData
-from rackline.simulation.metrics import Slo
 from rackline.simulation.requests import Requests
 from rackline.simulation.statistics import PERCENTILES, KnownSpread, known_percentiles
 
 if TYPE_CHECKING:
-    from rackline.simulation.native import NativeReplica
+    from rackline.simulation.native_replica import NativeReplica
     from rackline.simulation.replica import Replica
 
 
@@ -37,7 +36,7 @@ class Served:
     @classmethod
     def of(cls, replica: Replica | NativeReplica) -> Served:
         """The counts of a replica."""
-        return cls(finished=replica.finished, busy_s=replica.busy_s, blocks_left=replica.used_blocks)
+        return cls(finished=replica.finished, busy_s=replica.statistics.busy_s, blocks_left=replica.used_blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,10 +15,11 @@ import numpy as np
 
 from rackline.passes.features import Array
 from rackline.simulation.entrance import AdmissionRule
-from rackline.simulation.native import NativeLog, NativeReplica, goes_on, library
+from rackline.simulation.native import library
+from rackline.simulation.native_replica import NativeLog, NativeReplica, goes_on
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
-from rackline.simulation.routers import ROUTERS, RoundRobin, Standing
+from rackline.simulation.routers import ROUTERS, Numbers, RoundRobin, Standing
 
 IN_C = ("round-robin", "least-loaded")
 """Routers that the loop in C has itself."""
@@ -178,7 +179,8 @@ class Backlog:
         self.requests, self.fills = requests, [one.fill for one in requests.kinds]
         self.left = deque(np.flatnonzero(self.mine).tolist())
         self.given: Array = np.zeros(0, dtype=np.int64)
-        self.holders: Array = np.zeros(0, dtype=np.int64)  # identity of the replica of each
+        self.holders: Array = np.zeros(0, dtype=np.int64)  # number of the replica of each
+        self.numbers = Numbers()
 
     def __len__(self) -> int:
         """Requests that wait for room."""
@@ -195,7 +197,7 @@ class Backlog:
     ) -> tuple[list[int], list[int]]:
         """Requests of the backlog that each replica has, and of these those that have not begun [requests]."""
         there, waits = self._open(log)
-        order = np.argsort(names := np.array([id(one) for one in replicas]))
+        order = np.argsort(names := np.array(self.numbers.of(replicas)))
         places = np.minimum(np.searchsorted(names[order], self.holders), len(names) - 1)
         known = there & (names[order][places] == self.holders)
         loads, queued = np.zeros((2, len(names)), dtype=np.int64)
@@ -240,6 +242,7 @@ class Backlog:
                 given.append((request, place))
                 load += 1
         self.given = np.append(self.given, np.array([one for one, _ in given], dtype=np.int64))
-        holders = [id(standing.replicas[place]) for _, place in given]
+        numbers = self.numbers.of(standing.replicas)
+        holders = [numbers[place] for _, place in given]
         self.holders = np.append(self.holders, np.array(holders, dtype=np.int64))
         return given

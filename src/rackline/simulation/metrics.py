@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.classes import ClassData, by_class
+from rackline.simulation.classes import LATENCIES, ClassData, Limits, Slo, by_class
 from rackline.simulation.entrance import StageData
 from rackline.simulation.requests import Requests
 from rackline.simulation.reuse import unlimited_hit_share
@@ -20,6 +20,7 @@ from rackline.simulation.statistics import (
     KnownSpread,
     PassRecord,
     Spread,
+    Window,
     known_percentiles,
     percentile_interval,
     spread_of_gaps,
@@ -67,20 +68,6 @@ class Costs(TypedDict):
     usd_per_mtok_input: float
     usd_per_mtok_output: float
     usd_per_mtok_output_all_in: float
-
-
-class Limited(TypedDict):
-    """The latencies that have a limit [s]."""
-
-    ttft_s: NotRequired[float]
-    tpot_s: NotRequired[float]
-    e2e_s: NotRequired[float]
-
-
-class Limits(Limited):
-    """Latency limits [s], each to be met at a percentile."""
-
-    percentile: float
 
 
 class TierData(TypedDict):
@@ -141,50 +128,7 @@ class RunData(TypedDict):
     usd_per_mtok_output_all_in: NotRequired[float]
 
 
-_LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _LEAST_TO_JUDGE = 40  # requests needed to tell a growing queue from chance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
-    """Latency limits of a request; None is no limit.
-
-    Args:
-        ttft_s, tpot_s, e2e_s: [s].
-        percentile: of the requests, at which each limit must be met in a capacity search.
-    """
-
-    json_keys: ClassVar = ("*data",)
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
-    percentile: float = 99.0
-
-    def limits(self) -> dict[str, float]:
-        """The limits that are set."""
-        return {name: value for name in _LATENCIES if (value := getattr(self, name)) is not None}
-
-    @property
-    def data(self) -> Limits:
-        """The limits that are set [s], and the percentile."""
-        return cast("Limits", {"percentile": self.percentile} | self.limits())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
-    """The requests of a run that are measured.
-
-    Args:
-        places: their indices in the order of arrival, (m,).
-        warm_up, last: requests left out before and behind them [requests].
-        steady: whether they are in steady state; None where every request counts.
-    """
-
-    places: Array
-    warm_up: int = 0
-    last: int = 0
-    steady: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -259,7 +203,7 @@ class Result:
     @property
     def values(self) -> dict[str, Array]:
         """Latencies by name [s], (n,) each."""
-        return {name: getattr(self, name) for name in _LATENCIES}
+        return {name: getattr(self, name) for name in LATENCIES}
 
     @property
     def ttft_s(self) -> Array:
@@ -333,7 +277,7 @@ class Result:
         if window.steady is False:
             return math.inf
         percentile = slo.percentile if slo is not None else 99.0
-        for name in (slo is not None and slo.limits()) or _LATENCIES:
+        for name in (slo is not None and slo.limits()) or LATENCIES:
             values = getattr(self, name)[window.places]
             known = values[np.isfinite(values)]
             if len(known) and known.max() > 0:

@@ -85,18 +85,9 @@ class Replica:
             self.arrivals.add(*one)
 
     @property
-    def busy_s(self) -> float:
-        """Time in passes [s]."""
-        return self.statistics.busy_s
-
-    @property
     def blocks_left(self) -> int:
         """KV blocks in use on all ranks, as they were last counted [count]."""
         return sum(rank.blocks.used for rank in self.ranks)
-
-    def goes_on(self) -> None:
-        """Note requests that are done for `take_done`."""
-        self.tells = True
 
     def take_done(self) -> tuple[Array, Array]:
         """Requests that are done since the last call, and when [s], (n,) each."""
@@ -243,7 +234,8 @@ class Replica:
                 rank.settle()
                 batch = rank.decoding
                 if self.log.ready:
-                    self._join(rank)
+                    for request in rank.join_ready(now):
+                        self._leave(rank, request, now)
                 if batch.count:
                     grown = together.tokens_of(1)
                     if batch.count * grown > rank.blocks.free:
@@ -273,7 +265,8 @@ class Replica:
                 continue
             if self.log.ready and rank.waiting:
                 rank.settle()
-                self._join(rank)
+                for request in rank.join_ready(now):
+                    self._leave(rank, request, now)
             if batch and not rank.running:
                 rank.is_open = True
             held_back = rank.yields and rank.decoding.count > 0
@@ -312,11 +305,6 @@ class Replica:
             prompts[rank.index] = chunks
         return rank.preemptions != preempted
 
-    def _join(self, rank: Rank) -> None:
-        """Requests whose prompt was computed elsewhere start to decode."""
-        for request in rank.join_ready(self.now):
-            self._leave(rank, request, self.now)
-
     def _refresh(self) -> None:
         """Bring what is known of ranks up to date for those to which something has happened."""
         together = self.together
@@ -338,17 +326,15 @@ class Replica:
         """
         log, together = self.log, self.together
         self._refresh()
-        seconds = beside = 0.0
-        size = self.group_size
+        seconds, size = 0.0, self.group_size
         for first in range(0, len(self.ranks), size):
             group = self.ranks[first : first + size]
             mine = {i: prompts[i] for i in range(first, first + size) if i in prompts}
             seconds = max(seconds, self._group_s(group, mine, decodes=decodes))
         if self.swaps:
-            for rank in self.ranks:
-                beside = max(beside, rank.tier_s)
+            for rank in self.ranks:  # layers are computed while the cache of later ones is loaded
+                seconds = max(seconds, rank.tier_s)
                 rank.tier_s = rank.swap_s = 0.0
-        seconds = max(seconds, beside)  # layers are computed while the cache of later ones is loaded
         interval = self.policy.interval_s
         if interval:
             seconds = ceil(seconds / interval - 1e-9) * interval
@@ -386,10 +372,8 @@ class Replica:
                     continue
                 if log.first_s[request] is None:
                     log.first_s[request] = end
-                else:
-                    last = log.last_s.pop(request, None)
-                    if last is not None:
-                        self.statistics.gap_of(end - last, 1)
+                elif (last := log.last_s.pop(request, None)) is not None:
+                    self.statistics.gap_of(end - last, 1)
                 if self.hands_over:
                     rank.free(request, end)
                     self._leave(rank, request, end)
@@ -406,8 +390,8 @@ class Replica:
         """A pass of ranks that share experts, with prompts on some of them [s]."""
         clock, verified = self.clock, self.clock.verified
         beside = decodes or self.beside
-        decoding = sum([rank.decoding.count for rank in group if decodes or (beside and rank.index not in prompts)])
-        decoding *= verified
+        mine = [rank for rank in group if decodes or (beside and rank.index not in prompts)]
+        decoding = verified * sum([rank.decoding.count for rank in mine])
         others = beside and any(rank.decoding.count for rank in group if rank.index not in prompts)
         new = sum([take for chunks in prompts.values() for _, take, _ in chunks])
         seconds = 0.0
@@ -427,8 +411,8 @@ class Replica:
                 alike.add(key)
             kv, longest = (batch.kv_tokens, batch.longest_context) if n else (0, 0)
             alone = step_s(clock, batch, decoding) if n else 0.0
-            mine = clock.prompts(n, kv, longest, pieces, decoding + new, alone, others_decode=others)
-            seconds = max(seconds, mine + rank.swap_s)
+            own = clock.prompts(n, kv, longest, pieces, decoding + new, alone, others_decode=others)
+            seconds = max(seconds, own + rank.swap_s)
         if beside and len(prompts) < len(group) and decoding:
             for batch in may_be_slowest([rank.decoding for rank in group if rank.index not in prompts]):
                 kv, longest = batch.kv_tokens, batch.longest_context
@@ -447,8 +431,7 @@ class Replica:
         if not together.count:
             raise RuntimeError("no request is running and none can start")
         self._refresh()
-        one = len(self.ranks) == 1
-        most = 1
+        one, most = len(self.ranks) == 1, 1
         if not (alone or self.stepwise):
             most = max(min(held or _AHEAD, together.steps_to_end()), 1)
             room = min(self.room) - together.clock
@@ -479,8 +462,7 @@ class Replica:
         self.statistics.gaps_of(sequences, first + alone_s, slope, steps, durations)
         if self.aligned is not None:
             self.aligned.count_held(self.ranks, steps, held)
-        used = self.used_blocks
-        before = together.unsettled
+        used, before = self.used_blocks, together.unsettled
         ended = self._advance(steps)
         self.statistics.account(seconds, steps, sequences, used + 0.5 * (together.unsettled - before))
         if self.caches:

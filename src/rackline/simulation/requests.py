@@ -222,6 +222,14 @@ class Requests:
             found["task"] = np.unique(self.task[keep], return_inverse=True)[1]
         return replace(self, **found)
 
+    def waits(self) -> list[tuple[int, int, float]]:
+        """(request, one that must end first, pause from its end [s]): first those of `after`, then those of `joins`."""
+        links = [] if self.joins is None else [self.joins]
+        if self.after is not None:
+            mine = np.flatnonzero(self.after >= 0)
+            links.insert(0, Joins(mine, self.after[mine], self.arrival_s[mine]))
+        return [row for some in links for row in zip(*(column.tolist() for column in some), strict=True)]
+
     def without(self, gone: Array) -> Requests:
         """The others, of which those that waited for one that is left out wait for it no more.
 

@@ -92,16 +92,8 @@ class Replayed:
 def arrivals(requests: Requests) -> tuple[list[int], Array]:
     """(requests in the order of arrival, their times [s]), (n,) each, where answers take no time."""
     times = requests.arrival_s.astype(float)
-    if requests.after is not None:
-        further: dict[int, list[tuple[int, float]]] = {}
-        if requests.joins is not None:
-            for request, one, pause_s in zip(*(column.tolist() for column in requests.joins), strict=True):
-                further.setdefault(request, []).append((one, pause_s))
-        for index, before in enumerate(requests.after.tolist()):
-            if before >= 0:
-                times[index] += times[before]
-                for one, pause_s in further.get(index, ()):
-                    times[index] = max(times[index], times[one] + pause_s)
+    for index, before, pause_s in sorted(requests.waits()):
+        times[index] = max(times[index], times[before] + pause_s)
     order = np.argsort(times, kind="stable")
     return order.tolist(), times[order]
 

@@ -7,6 +7,7 @@ A router is asked by `rackline.simulation.gate`, request by request; it sees the
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -18,7 +19,7 @@ from rackline.simulation.prefix_cache import matched
 from rackline.simulation.requests import Requests
 
 if TYPE_CHECKING:
-    from rackline.simulation.native import NativeLog, NativeReplica
+    from rackline.simulation.native_replica import NativeLog, NativeReplica
     from rackline.simulation.replica import Replica
     from rackline.simulation.requests import RequestLog
 
@@ -68,6 +69,21 @@ class Standing:
     def least(self) -> int:
         """The replica with the fewest requests, the first of equal ones."""
         return self.loads.index(min(self.loads))
+
+
+class Numbers:
+    """Numbers of replicas in the order in which they were met; none is given twice, also where its owner is gone."""
+
+    def __init__(self) -> None:
+        self._known: MutableMapping[object, int] = WeakKeyDictionary()
+        self._next = count()
+
+    def of(self, replicas: Sequence[object]) -> list[int]:
+        """The number of each."""
+        for one in replicas:
+            if one not in self._known:
+                self._known[one] = next(self._next)
+        return [self._known[one] for one in replicas]
 
 
 class Router:
@@ -235,14 +251,14 @@ class SessionAffinity(Router):
     def __init__(self, requests: Requests) -> None:
         super().__init__(requests)
         self.session = sessions_of(requests)
-        self.numbers: MutableMapping[object, int] = WeakKeyDictionary()
+        self.numbers = Numbers()
 
     def choose(self, request: int, standing: Standing) -> int:
         """The replica of the session."""
         session = -1 if self.session is None else int(self.session[request])
         if session < 0:
             return standing.least()
-        keys = [_hash(session, self.numbers.setdefault(one, len(self.numbers))) for one in standing.replicas]
+        keys = [_hash(session, number) for number in self.numbers.of(standing.replicas)]
         return keys.index(max(keys))
 
 

@@ -19,7 +19,8 @@ from rackline.passes.features import Array
 from rackline.simulation.entrance import AdmissionRule, Frontend, Stage
 from rackline.simulation.gate import FEED_S, Backlog, Gate, PlainStanding, standing_of
 from rackline.simulation.metrics import Result
-from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
+from rackline.simulation.native import compiled_clock
+from rackline.simulation.native_replica import NativeLog, NativeReplica, knows, run_pools
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.server import Handover, Pool, RankSpec
@@ -163,13 +164,8 @@ def that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad:
             "(or skip such requests)",
             where=requests.where(first),
         )
-    if requests.after is not None:  # requests that wait for one that is left out are left out as well
-        waits = [[one] for one in requests.after.tolist()]
-        if requests.joins is not None:
-            for index, one in zip(requests.joins.request.tolist(), requests.joins.before.tolist(), strict=True):
-                waits[index].append(one)
-        for index, some in enumerate(waits):
-            bad[index] |= any(one >= 0 and bad[one] for one in some)
+    for index, one, _ in sorted(requests.waits()):  # requests that wait for one that is left out are left out as well
+        bad[index] |= bad[one]
     if np.all(bad):
         raise InputError(what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens")
     return requests.pick(~bad), int(bad.sum())

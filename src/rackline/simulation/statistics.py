@@ -63,6 +63,22 @@ def warm_up(values: Array) -> tuple[int, bool]:
     return int(np.argmin(error[: half + 1])) * _MSER_BATCH, int(np.argmin(error)) <= half
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """The requests of a run that are measured.
+
+    Args:
+        places: their indices in the order of arrival, (m,).
+        warm_up, last: requests left out before and behind them [requests].
+        steady: whether they are in steady state; None where every request counts.
+    """
+
+    places: Array
+    warm_up: int = 0
+    last: int = 0
+    steady: bool | None = None
+
+
 def percentile_interval(values: Array, percentile: float) -> Interval:
     """95 % confidence interval of a percentile of correlated values.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,15 +32,12 @@ class Flow:
         self.times: list[float] = requests.arrival_s.tolist()
         before: list[int] = [-1] * len(self.times) if requests.after is None else requests.after.tolist()
         self._followers: dict[int, list[tuple[int, float]]] = {}
-        for index, one in enumerate(before):
-            if one >= 0:
-                self._followers.setdefault(one, []).append((index, self.times[index]))
-        self._missing: dict[int, int] = {}  # request → those that it still waits for, where they are several
+        number = Counter[int]()  # of those that a request waits for
+        for index, one, pause_s in requests.waits():
+            self._followers.setdefault(one, []).append((index, pause_s))
+            number[index] += 1
+        self._missing = {index: several for index, several in number.items() if several > 1}
         self._ready_s: dict[int, float] = {}
-        if requests.joins is not None:
-            for index, one, pause_s in zip(*(column.tolist() for column in requests.joins), strict=True):
-                self._followers.setdefault(one, []).append((index, pause_s))
-                self._missing[index] = self._missing.get(index, 1) + 1
         # a user who is free sends the next request of all, so that no user runs out of them before the others
         rest = sorted(index for index, one in enumerate(before) if one >= 0) if requests.process == "closed" else []
         self._rest: Iterator[int] | None = iter(rest) if requests.process == "closed" else None
@@ -249,33 +247,6 @@ def survival_percentiles(
         reached = np.flatnonzero((survives <= 1.0 - percentile / 100.0 + 1e-12) & events)
         found.append(float(times[reached[0]]) if len(reached) else inf)
     return found
-
-
-def critical_paths(requests: Requests, call_s: Array) -> Array:
-    """Longest chain of calls and pauses of each task: no server is faster than this [s], (tasks,).
-
-    end_i = max over j before i of (end_j + pause_ij) + call_i, for the first calls with their own start.
-
-    Args:
-        requests: that belong to tasks.
-        call_s: time of each call alone [s], (n,).
-    """
-    end: list[float] = []
-    before: Array = np.full(len(requests), -1) if requests.after is None else requests.after
-    further: dict[int, list[tuple[int, float]]] = {}
-    if requests.joins is not None:
-        for request, one, pause_s in zip(*(column.tolist() for column in requests.joins), strict=True):
-            further.setdefault(request, []).append((one, pause_s))
-    for index, (one, pause_s, mine) in enumerate(
-        zip(before.tolist(), requests.arrival_s.tolist(), call_s.tolist(), strict=True)
-    ):
-        waits: list[tuple[int, float]] = [(one, pause_s), *further.get(index, ())]
-        end.append(max(more + (end[other] if other >= 0 else 0.0) for other, more in waits) + mine)
-    task = np.zeros(len(requests), dtype=np.int64) if requests.task is None else requests.task
-    last, start = np.full(int(task.max()) + 1, -inf), np.full(int(task.max()) + 1, inf)
-    np.maximum.at(last, task, np.array(end))
-    np.minimum.at(start, task, np.where(before < 0, requests.arrival_s, inf))
-    return last - start
 
 
 def _per(amount: float, base: float) -> float:
