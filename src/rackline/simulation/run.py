@@ -14,8 +14,8 @@ from math import inf, nextafter
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.interrupts import held
 from rackline.passes.features import Array
+from rackline.processes import held
 from rackline.simulation.admissions import AdmissionRule
 from rackline.simulation.flow import Flow
 from rackline.simulation.frontend import Frontend, Stage
