@@ -36,7 +36,7 @@ from rackline.units import format_seconds
 with late:
     from rackline import arch, parallel, passes, system as systems
     from rackline.bands import bands
-    from rackline.report import explain_figures, explain_report, exports, origins, wording
+    from rackline.report import explain_figures, explain_report, exports, wording
 
 
 POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
@@ -133,7 +133,7 @@ _TRACE = SideFile(
         "batch": lambda answer: explain_figures.curves_figure(answer.result.explanation, answer.result.server),
     },
     files={"trace": _TRACE},
-    origins=lambda answer: origins.row_origins(answer.result.explanation),
+    origins=lambda answer: explain_figures.row_origins(answer.result.explanation),
     entry=Entry(
         group="Understand",
         place=0,

@@ -25,7 +25,7 @@ from rackline.late import late
 
 with late:
     from rackline import parallel, serving
-    from rackline.report import figure, misfit_report, plan_figures, simulate_report, wording
+    from rackline.report import figure, memory_report, plan_figures, simulate_report, wording
     from rackline.search import fits, misfit, serving_changes
     from rackline.serving import workload
 
@@ -82,7 +82,7 @@ def _figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
     if found.misfit is None:
         return plan_figures.capacity_figure(found.capacity, hbm_bytes=found.hbm_bytes)
     title = f"{found.capacity.model} on {found.capacity.cluster}: memory of the fullest chip"
-    return misfit_report.memory_figure(found.misfit.memory, title, found.misfit)
+    return memory_report.memory_figure(found.misfit.memory, title, found.misfit)
 
 
 def _summary(answer: Answer[FitQuestion, Fitting]) -> str:

@@ -31,11 +31,9 @@ with late:
     from rackline.api import agent_text, scaling_text
     from rackline.bands import bands
     from rackline.report import (
-        agent_figures,
         choice_report,
         exports,
         figure,
-        scaling_figures,
         simulate_figures,
         simulate_report,
     )
@@ -244,7 +242,7 @@ def _results(answer: Answered) -> dict[str, simulation.Result]:
 
 
 def _write_passes(answer: Answered, path: Path) -> None:
-    write_text(path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
+    write_text(path, json.dumps(exports.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
 
 
 def _write_series(answer: Answered, path: Path) -> None:
@@ -279,7 +277,7 @@ def _classes_figure(answer: Answered) -> figure.Figure:
     if isinstance(found, ScaledRuns):
         windows = {name: found.first.run.of(mine).windows(found.window_s, None)
                    for name, mine in _masks(found.first.run.requests).items()}  # fmt: skip
-        return scaling_figures.classes_figure(windows)
+        return simulate_figures.classes_figure(windows)
     run = next(iter(_results(answer).values()))
     each = {name: run.of(mine) for name, mine in _masks(run.requests).items()}
     return simulate_figures.percentiles_figure(each, "classes")
@@ -301,7 +299,7 @@ def _over_time_figure(answer: Answered) -> figure.Figure:
     found = answer.result
     if not isinstance(found, ScaledRuns):
         raise InputError(what="plot_kind", given="over-time", allowed="only with `load`")
-    return scaling_figures.over_time_figure(
+    return simulate_figures.over_time_figure(
         [(one.outcome.policy, one.windows) for one in found.ran], found.slo.limits()
     )
 
@@ -310,7 +308,7 @@ def _concurrency_figure(answer: Answered) -> figure.Figure:
     found = answer.result
     if not isinstance(found, AgentRuns):
         raise InputError(what="plot_kind", given="concurrency", allowed="only with `agents`")
-    return agent_figures.concurrency_figure(agent_text.points(found))
+    return simulate_figures.concurrency_figure(agent_text.points(found))
 
 
 def _usual_figure(answer: Answered) -> figure.Figure:

@@ -15,7 +15,7 @@ from rackline.errors import InputError
 from rackline.ledger.drawings import Drawing
 from rackline.ledger.guide import Chapter, Step, plain_number
 from rackline.report.column import Column, Sheet
-from rackline.report.terminal_plot import Series, log_plot
+from rackline.report.terminal import Series, log_plot
 from rackline.units import (
     format_bytes,
     format_count,

@@ -25,8 +25,8 @@ from rackline.report.axes import (
 )
 from rackline.report.column import Column, Sheet, spaced, stacked
 from rackline.report.figure import Figure
-from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import Box, Prose, bar, composed, percent, written
+from rackline.report.terminal import Series, bar, log_plot
+from rackline.report.wording import Box, Prose, composed, percent, written
 from rackline.scaling import Budget, KnownRun, trained
 from rackline.scaling.chinchilla import PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.units import format_bytes, format_count, format_seconds, format_usd

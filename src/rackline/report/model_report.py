@@ -16,7 +16,8 @@ from rackline.parallel.precision import storage_bytes, stored_precision
 from rackline.plain import plain
 from rackline.report.catalogue_report import record_report
 from rackline.report.column import SECTION, Column, Sheet
-from rackline.report.wording import bar, share, short_count
+from rackline.report.terminal import bar
+from rackline.report.wording import share, short_count
 from rackline.units import format_bytes, format_count
 
 BY_NAME = "the name of the repository; its quantization_config was not read"

@@ -28,7 +28,7 @@ from rackline.report.choice_report import (
 )
 from rackline.report.column import Column, Predicted, Sheet, bars_sheet, facts, of_part, spaced, stacked
 from rackline.report.explain_report import pass_sheet, resources_line
-from rackline.report.terminal_plot import Series, log_plot
+from rackline.report.terminal import Series, log_plot
 from rackline.report.wording import (
     Prose,
     composed,

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.column import Column, Sheet
-from rackline.report.misfit_report import memory_sheet, misfit_report
+from rackline.report.memory_report import memory_sheet, misfit_report
 from rackline.report.wording import Box, Prose, memory_share, percent, short_count, written
 from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
