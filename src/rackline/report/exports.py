@@ -271,8 +271,7 @@ def _plain_dumper() -> type:
             return True
 
     def text(_: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in value else None
-        return yaml.ScalarNode("tag:yaml.org,2002:str", value, style=style)
+        return yaml.ScalarNode("tag:yaml.org,2002:str", value, style=("|" if "\n" in value else None))
 
     Plain.add_representer(str, text)
     return Plain
@@ -351,8 +350,7 @@ def _function(command: LaunchCommand, name: str, *, several: bool) -> str:
     at = {key: f'"${place}"' for place, key in enumerate(_arguments(command, command.starts[0]), start=1)}
     env = [*_chips(command, at.get("chips", "")), *command.env]
     env += command.server_env(at.get("side port", ""), _OWN_ADDRESS if several else "localhost")
-    server = command.server_words(at["port"], at.get("side port", ""))
-    first = _command([*command.before, *command.words], env, server)
+    first = _command([*command.before, *command.words], env, command.server_words(at["port"], at.get("side port", "")))
     if command.num_hosts > 1 and command.other_words != command.words:
         others = _command(command.other_words, env, ()) if command.other_words else ":  # mpirun starts these hosts"
         first = f'if [ "$RANK" = 0 ]; then\n{first}\nelse\n{others}\nfi'

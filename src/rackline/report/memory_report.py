@@ -37,10 +37,9 @@ _BARS = 8  # of a figure
 
 def memory_sheet(memory: ChipMemory) -> Sheet[Any]:
     """What the fullest chip holds, part after part, with the end of its memory marked."""
-    ends = list(accumulate(memory.parts.values()))
     rows = [
         (name, size, share(size, memory.hbm_bytes), (end - size, end))
-        for (name, size), end in zip(memory.parts.items(), ends, strict=True)
+        for (name, size), end in zip(memory.parts.items(), list(accumulate(memory.parts.values())), strict=True)
         if size > 0
     ]
     whole = max(memory.held_bytes, memory.hbm_bytes)
@@ -74,8 +73,7 @@ def changes_sheet(found: Misfit) -> Sheet[Change]:
     if any(one.cost is not None and one.cost.ttft_s is not None for one in fitting):
         columns.append(Column("cost.ttft_s", "first token", "s"))
     dollars = f"{money_name(found.priced)} per {'M tokens' if training else 'M output'}"
-    unit = "USD" if found.priced else "1"
-    columns.append(Column("cost.usd_per_mtok", dollars, unit))
+    columns.append(Column("cost.usd_per_mtok", dollars, ("USD" if found.priced else "1")))
     if any(one.usd is not None for one in fitting):
         columns += [Column("days", "days", "1"), Column("usd", "the run", "USD")]
     columns += [
@@ -135,8 +133,7 @@ def memory_figure(memory: ChipMemory, title: str, found: Misfit | None = None) -
     """
     bars = {memory.layout if found is None else f"as asked: {memory.layout}": dict(memory.parts)}
     marks = {f"chip: {format_bytes(memory.hbm_bytes)}": memory.hbm_bytes}
-    changes = found.changes if found is not None else ()
-    for one in changes[:_BARS]:
+    for one in (found.changes if found is not None else ())[:_BARS]:
         if one.memory is not None:
             bars[f"{one.setting}{'' if one.fits else ' (does not do)'}"] = dict(one.memory.parts)
             if one.memory.hbm_bytes != memory.hbm_bytes:
@@ -163,8 +160,7 @@ MOST_STAGES = 5
 
 def shown_stages(stages: tuple[StageMemory, ...]) -> list[StageMemory]:
     """The first and the last stage, the fullest, and of the others those that come first."""
-    fullest = max(stages, key=lambda one: one.total_bytes)
-    wanted = {0, len(stages) - 1, fullest.stage}
+    wanted = {0, len(stages) - 1, max(stages, key=lambda one: one.total_bytes).stage}
     for stage in stages:
         if len(wanted) >= MOST_STAGES:
             break

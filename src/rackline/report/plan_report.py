@@ -348,7 +348,6 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
     Args:
         rows: command, subject, result or error, and whether it succeeded.
     """
-    answered = sum(one[3] for one in rows)
     return Sheet(
         "answers",
         [
@@ -358,7 +357,7 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
             Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
         ],
         rows,
-        title=f"{answered} of {len(rows)} questions answered",
+        title=f"{sum(one[3] for one in rows)} of {len(rows)} questions answered",
     )
 
 

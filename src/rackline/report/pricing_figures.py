@@ -155,7 +155,6 @@ def modes_figure(offered: Offered) -> Figure:
     for tier in offered.tiers:
         if tier.way is None:
             continue
-        prices = (tier.input_usd, tier.cached_input_usd, tier.output_usd)
         rows += [
             {
                 "mode": tier.name.split(" above")[0],
@@ -165,16 +164,15 @@ def modes_figure(offered: Offered) -> Figure:
                 "layout": tier.way.costs.deployment.layout.label(),
                 "tpot_s": tier.tpot_s,
             }
-            for what, price in zip(_TOKENS, prices, strict=True)
+            for what, price in zip(_TOKENS, (tier.input_usd, tier.cached_input_usd, tier.output_usd), strict=True)
             if np.isfinite(price) and price > 0
         ]
     order = {"batch": 0, "flex": 1, "standard": 2}
     modes = sorted(dict.fromkeys(row["mode"] for row in rows), key=lambda mode: order.get(mode, 3))
-    tiers = list(dict.fromkeys(row["tier"] for row in rows))
     encoding: Layer = {
         "x": log_axis(_USD, [row["usd_per_mtok"] for row in rows]),
         "y": name_axis("mode", modes, axis={"grid": True}, padding=0.9),
-        "color": colour(tiers, "tier"),
+        "color": colour(list(dict.fromkeys(row["tier"] for row in rows)), "tier"),
         "shape": shapes(_TOKENS, SERIES.field, ("circle", "diamond", "square")),
     }
     shown = [
@@ -360,7 +358,6 @@ def sold_report(sold: Sold, offered: Offered) -> Group:
     notes = [f"{_label(row)}: {row.reason}" for row in sold.tiers if row.reason]
     measured = any(row.margin_low is not None for row in sold.tiers)
     sure = "of the costs of 90 % of measured servers; earns and loses are sure where all of them do"
-    unknown = "nobody measured servers of this kind, so that no verdict is sure"
     return spaced(
         [
             Box(body, f"{sold.sheet}, {sold.date}", "", style),
@@ -369,7 +366,7 @@ def sold_report(sold: Sold, offered: Offered) -> Group:
             *(Prose(note, style="yellow") for note in notes),
             Prose(
                 "margin: price of the mean request without hits over its cost, less 1; low and high: "
-                + (sure if measured else unknown)
+                + (sure if measured else "nobody measured servers of this kind, so that no verdict is sure")
                 + f". Pays from: utilisation at which price is cost. {_lengths(offered)}",
                 style="dim",
             ),

@@ -264,11 +264,10 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
     end_s = max((row["end_s"] for row in rows), default=1.0)
     time = Measure(field="start_s", title="time since the first of them arrived", kind="seconds")
     x = linear_axis(time, [0.0, end_s])
-    lanes = len(results) * (len(shown) + _GAP) - _GAP
     y: Layer = {
         "field": "lane",
         "type": "quantitative",
-        "scale": {"domain": [lanes, -3.0], "nice": False, "zero": False},
+        "scale": {"domain": [(len(results) * (len(shown) + _GAP) - _GAP), -3.0], "nice": False, "zero": False},
         "axis": None,
     }
     measures = [
@@ -321,8 +320,7 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
 def _window(result: Result) -> list[int]:
     """Requests in a row around the one with the longest time to its first token."""
     count = len(result.arrival_s)
-    waited = np.where(np.isfinite(result.ttft_s), result.ttft_s, -1.0)
-    centre = int(np.argmax(waited)) if count else 0
+    centre = int(np.argmax(np.where(np.isfinite(result.ttft_s), result.ttft_s, -1.0))) if count else 0
     low = min(max(centre - MOST_REQUESTS // 2, 0), max(count - MOST_REQUESTS, 0))
     return list(range(low, min(low + MOST_REQUESTS, count)))
 

@@ -251,8 +251,7 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Sheet[Any]:
     rows: list[dict[str, Any]] = []
 
     def add(name: str, unit: str, values: Sequence[float | None]) -> None:
-        column: Column[Any] = Column("", "", unit)
-        cells = column.cells(values)
+        cells = Column("", "", unit).cells(values)
         rows.append({"quantity": name, **{run: cell.plain for run, cell in zip(runs, cells, strict=True)}})
 
     for key, name in (

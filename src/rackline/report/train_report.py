@@ -403,8 +403,7 @@ def mfu_figure(plan: TrainPlan) -> Figure:
         rows.append({"part": name, "from": left - size, "to": left, "share": size})
         left -= size
     rows.append({"part": "MFU (causal)", "from": 0.0, "to": left, "share": left})
-    low = Measure(field="from", title="share of the peak", kind="share")
-    x = linear_axis(low, [0.0, 1.0], margin=0.0)
+    x = linear_axis(Measure(field="from", title="share of the peak", kind="share"), [0.0, 1.0], margin=0.0)
     names = [row["part"] for row in rows]
     y: Layer = {"field": "part", "type": "nominal", "sort": names, "title": None, "scale": {"paddingInner": 0.25}}
     y["axis"] = {"labelLimit": 260, "ticks": False, "domain": False}
