@@ -34,6 +34,7 @@ from rackline.report.compare_report import Side, cluster_side
 from rackline.report.explain_figures import curves_figure, memory_figure, roofline_figure, waterfall_figure
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
+from rackline.report.memory_report import memory_over_time
 from rackline.report.plan_figures import capacity_figure, compare_figure, pareto_figure, rejected_figure, what_if_figure
 from rackline.report.pricing_figures import modes_figure, offered_figure, readings_figure, tiers_figure
 from rackline.report.simulate_figures import (
@@ -44,7 +45,6 @@ from rackline.report.simulate_figures import (
     timeline_figure,
 )
 from rackline.report.train_report import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
-from rackline.report.train_stages import memory_over_time
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
 from rackline.search import Plan
 from rackline.search.plan import WhatIfPoint

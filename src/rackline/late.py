@@ -53,8 +53,7 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         own = self.__dict__.get(name)
-        module = sys.modules.get(f"{self.__name__}.{name}")
-        if own is None or isinstance(own, ModuleType) or value is not module:
+        if own is None or isinstance(own, ModuleType) or value is not sys.modules.get(f"{self.__name__}.{name}"):
             super().__setattr__(name, value)
 
 

@@ -104,8 +104,7 @@ def at_key(value: Any, key: str) -> Any:
     for name in key.split("."):
         if value is None:
             return None
-        paths = dict(json_keys(type(value))) if is_dataclass(value) else {}
-        value = follow(value, paths.get(name, name))
+        value = follow(value, (dict(json_keys(type(value))) if is_dataclass(value) else {}).get(name, name))
     return value
 
 

@@ -1,12 +1,15 @@
-"""Processes beside this one: how they start, how many there is room for."""
+"""Processes beside this one: how they start, how many there is room for; and an interruption that waits."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from multiprocessing import get_context
 from queue import Empty
 from typing import Any, TypeVar
@@ -128,3 +131,44 @@ def usable_cores() -> int:
     """Cores that this process may use [count]."""
     counted: Callable[..., Any] | None = getattr(os, "sched_getaffinity", None)
     return len(counted(0)) if counted is not None else os.cpu_count() or 1
+
+
+@dataclass(slots=True)
+class Held:
+    """Whether an interruption came while it was held.
+
+    Args:
+        pressed: whether it did.
+    """
+
+    pressed: bool = False
+
+
+@contextlib.contextmanager
+def held() -> Generator[Held]:
+    """Hold one interruption until the block has ended; a second one ends it at once.
+
+    Outside of the main thread, or where a program handles interruptions itself, nothing changes.
+
+    Yields:
+        What says afterwards whether there was one.
+
+    Raises:
+        KeyboardInterrupt: the second interruption.
+    """
+    hold = Held()
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield hold
+        return
+
+    def press(*_: Any) -> None:
+        if hold.pressed:
+            raise KeyboardInterrupt
+        hold.pressed = True
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield hold
+    finally:
+        signal.signal(signal.SIGINT, before)

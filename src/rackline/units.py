@@ -227,8 +227,7 @@ def parse_limit(value: Quantity, *, name: str, **bounds: Unpack[Bounds]) -> tupl
     time, _, place = (part.strip() for part in value.partition("@"))
     found = parse_seconds(time, name=name, **bounds)
     if not place.startswith("p") or not place[1:]:
-        allowed = "a time and a percentile such as 2s@p99"
-        raise UnitError(what=name, given=value, allowed=allowed, nearest=f"{time}@p99")
+        raise UnitError(what=name, given=value, allowed="a time and a percentile such as 2s@p99", nearest=f"{time}@p99")
     return found, parse_count(place[1:], name=f"{name} percentile", maximum=99.99)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from rackline.cli import command
 from rackline.cli.main import run
-from rackline.interrupts import held
+from rackline.processes import held
 from rackline.simulation import native
 from rackline.validation.cases import published
 

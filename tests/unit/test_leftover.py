@@ -18,7 +18,7 @@ from rackline.hardware import billed_chips, cluster
 from rackline.parallel import Layout
 from rackline.passes import calibration
 from rackline.plain import plain
-from rackline.report.plan_summary import decision_card
+from rackline.report.deployments_report import decision_card
 from rackline.search import Plan, SearchSpace
 from rackline.serving.workload import Workload
 from rackline.system import Constraints

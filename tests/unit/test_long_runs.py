@@ -12,7 +12,7 @@ from helpers import micro_batch
 from rackline import arch
 from rackline.errors import RacklineError
 from rackline.hardware import cluster
-from rackline.report.train_stages import memory_over_time, stages_sheet
+from rackline.report.memory_report import memory_over_time, stages_sheet
 from rackline.search.train import TrainPlan, stages_of
 from rackline.training.contexts import METHODS, context_method, heads_exchanged
 from rackline.training.reliability import (

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import rackline as rl
-from rackline.report.plan_summary import MOST_LINES
+from rackline.report.deployments_report import MOST_LINES
 from rackline.search import Plan
 
 MIX = "share,input,output\n0.8,500,200\n0.2,3000,400\n"

@@ -144,6 +144,6 @@ def test_a_provider_stands_for_its_sheet_of_the_model() -> None:
 
 
 def test_without_prices_the_figure_says_so() -> None:
-    from rackline.report.margin_report import margins_figure
+    from rackline.report.pricing_figures import margins_figure
 
     assert "no prices" in margins_figure(None).description

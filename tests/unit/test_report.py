@@ -13,11 +13,11 @@ from rackline.hardware import cluster
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
 from rackline.passes.fallback import best_stack
-from rackline.report import wording
+from rackline.report import terminal, wording
 from rackline.report.explain_report import pass_sheet, resources_line
 from rackline.report.exports import chrome_trace
 from rackline.report.plan_report import front_with_best, plan_report
-from rackline.report.terminal_plot import LogAxis, Series, log_plot
+from rackline.report.terminal import LogAxis, Series, log_plot
 from rackline.search import Plan
 from rackline.serving.workload import Workload
 from rackline.system import Constraints
@@ -49,10 +49,10 @@ def small_pass() -> PassTime:
 
 
 def test_bar_is_monotone_and_never_overflows() -> None:
-    lengths = [len(wording.bar(step / 100, 10).rstrip()) for step in range(-5, 130)]
+    lengths = [len(terminal.bar(step / 100, 10).rstrip()) for step in range(-5, 130)]
     assert lengths == sorted(lengths)
     assert max(lengths) == 10
-    assert wording.bar(1e-9, 10).strip(), "what is there is seen"
+    assert terminal.bar(1e-9, 10).strip(), "what is there is seen"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from rackline.sweeps.chunk import run_chunk
 from rackline.sweeps.file import read_file
 from rackline.sweeps.read import Results
 from rackline.sweeps.run import Prepared, prepare
-from rackline.sweeps.store import SHARDS, LocalStore, LostStoreError, store_of
+from rackline.sweeps.store import SHARDS, LostStoreError, Store, store_of
 from rackline.sweeps.workers import Pool
 
 SPACE: dict[str, Any] = {
@@ -119,7 +119,7 @@ def test_shards_say_where_they_come_from(tmp_path: Path) -> None:
 
 
 def some(prepared: Prepared, folder: Path, number: int) -> None:
-    store = LocalStore(str(folder))
+    store = Store(str(folder))
     store.prepare()
     for name, chunk in prepared.tasks[:number]:
         run_chunk(prepared.job, chunk, store, name)
@@ -163,24 +163,24 @@ def test_an_interruption_keeps_what_is_done_and_says_so(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_and_resumed_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    real = LocalStore.write
+    real = Store.write
 
-    def write(self: LocalStore, name: str, data: bytes) -> None:
+    def write(self: Store, name: str, data: bytes) -> None:
         if len(written) >= 5 and name.startswith(SHARDS):
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(name)
         real(self, name, data)
 
-    monkeypatch.setattr(LocalStore, "write", write)
+    monkeypatch.setattr(Store, "write", write)
     with pytest.raises(LostStoreError, match=r"No space left on device.*goes on"):
         sweep(SPACE, tmp_path / "a")
-    monkeypatch.setattr(LocalStore, "write", real)
+    monkeypatch.setattr(Store, "write", real)
     assert len(shards(tmp_path / "a")) == 4
     assert sweep(SPACE, tmp_path / "a").new_shards == 16
 
 
 def test_a_disk_that_is_full_leaves_no_half_file(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
+    store = Store(str(tmp_path))
     store.prepare()
     (tmp_path / SHARDS / "a.parquet").mkdir()
     with pytest.raises(OSError, match="directory"):

@@ -18,7 +18,8 @@ from rackline.api.answer import Answer, Verbatim, answer, find_verb
 from rackline.api.verbs import entries
 from rackline.cli import command, main
 from rackline.plain import plain
-from rackline.report.column import SECTION, Column, Sheet, aligned, band_bar, sheets_of
+from rackline.report.column import SECTION, Column, Sheet, aligned, sheets_of
+from rackline.report.terminal import band_bar
 from rackline.report.wording import Box, Prose
 
 WIDTHS = (80, 100, 140)

@@ -16,7 +16,7 @@ from rackline.api.answer import answer, find_verb
 from rackline.api.question import options
 from rackline.plain import plain
 from rackline.report import exports
-from rackline.report.origins import row_origins
+from rackline.report.explain_figures import row_origins
 from rackline.web.asked import offered_names, taken
 from rackline.web.data import CATALOGUE, experiments, first_fields, views
 from rackline.web.forms import all_options

@@ -277,7 +277,7 @@ class Verb(Generic[Q, R]):
         documents: texts to be copied from a page, by title.
         interval: a sentence that says how far off the numbers may be; empty where nothing is known.
         card: the numbers of a decision in large type, as a page shows them; empty where there is none.
-        origins: rows whose numbers a page opens to what they are made of, such as those of `report.origins`.
+        origins: rows whose numbers a page opens to what they are made of, such as those of `row_origins` of `report`.
         notes: lines for standard error.
         status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.

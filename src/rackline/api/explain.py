@@ -42,8 +42,7 @@ with late:
         explain_report,
         exports,
         figure,
-        misfit_report,
-        origins,
+        memory_report,
         plan_figures,
         simulate_report,
         wording,
@@ -97,7 +96,7 @@ def _figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
     if found.misfit is None:
         return plan_figures.capacity_figure(found.capacity, hbm_bytes=found.hbm_bytes)
     title = f"{found.capacity.model} on {found.capacity.cluster}: memory of the fullest chip"
-    return misfit_report.memory_figure(found.misfit.memory, title, found.misfit)
+    return memory_report.memory_figure(found.misfit.memory, title, found.misfit)
 
 
 def _fit_summary(answer: Answer[FitQuestion, Fitting]) -> str:
@@ -302,7 +301,7 @@ def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path, _: str)
             write=_write_trace,
         )
     },
-    origins=lambda answer: origins.row_origins(answer.result.explanation),
+    origins=lambda answer: explain_figures.row_origins(answer.result.explanation),
     entry=Entry(
         group="Understand",
         place=0,

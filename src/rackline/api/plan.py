@@ -39,12 +39,12 @@ with late:
     from rackline.report import (
         axes,
         choice_report,
+        deployments_report,
         exports,
         figure,
-        misfit_report,
+        memory_report,
         plan_figures,
         plan_report,
-        plan_summary,
         prefix_report,
         wording,
     )
@@ -76,7 +76,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
             yield ""
             yield bands_stacks.stacks_table(found.stacks, bands_stacks.unit_of(plan))
     else:
-        yield plan_summary.plan_summary(
+        yield deployments_report.plan_summary(
             plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit, fleet=found.fleet
         )
     yield from plan_report.lengths_lines(plan.demand.workload.mixture)
@@ -154,7 +154,7 @@ def _card(answer: Answered) -> Mapping[str, Any]:
     if isinstance(found, WhatIf) or found.plan.best is None:
         return {}
     known = bands.of_candidate(found.plan.best, found.plan.system)
-    return plan_summary.decision_card(found.plan, found.plan.best, found.risk, known)
+    return deployments_report.decision_card(found.plan, found.plan.best, found.risk, known)
 
 
 def _rows(answer: Answered) -> Iterable[Any]:
@@ -178,11 +178,11 @@ def _memory_figure(answer: Answered) -> figure.Figure:
     title = f"{plan.system.model.name} on {plan.system.cluster.name}: memory of the fullest chip"
     found = None if isinstance(answer.result, WhatIf) else answer.result.misfit
     if found is not None:
-        return misfit_report.memory_figure(found.memory, title, found)
+        return memory_report.memory_figure(found.memory, title, found)
     if plan.best is None:
         return axes.nothing_figure(title, plan.reason)
     held = search_misfit.ChipMemory.of_server(plan.best.layout.label(), plan.best.inside.memory)
-    return misfit_report.memory_figure(held, title)
+    return memory_report.memory_figure(held, title)
 
 
 def _one(answer: Answered, kind: str) -> search.Plan:

@@ -42,7 +42,7 @@ with late:
     from rackline import catalog, parallel, pricing, system as systems_of
     from rackline.bands import bands, stacks as bands_stacks
     from rackline.pricing import costs, margins, offered
-    from rackline.report import margin_report, pricing_figures, pricing_report
+    from rackline.report import pricing_figures, pricing_report
     from rackline.search import extensions
     from rackline.serving import workload
 
@@ -260,7 +260,7 @@ class Priced:
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
     found, against = answer.result.offered, answer.result.against
-    yield pricing_report.offered_report(found) if against is None else margin_report.sold_report(against, found)
+    yield pricing_report.offered_report(found) if against is None else pricing_figures.sold_report(against, found)
     if found.demand is not None:
         yield ""
         yield pricing_report.demand_report(found.demand, found.terms)
@@ -292,7 +292,7 @@ def _spread(tier: pricing.SoldTier) -> tuple[float, float] | None:
 def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     found = answer.result.offered
     if answer.result.against is not None:
-        return margin_report.verdicts_text(answer.result.against)
+        return pricing_figures.verdicts_text(answer.result.against)
     standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
     deployment = standard.deployment
     if deployment is None or standard.reason:
@@ -311,7 +311,7 @@ def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     figures={
         "price": lambda answer: pricing_figures.offered_figure(answer.result.offered),
         "modes": lambda answer: pricing_figures.modes_figure(answer.result.offered),
-        "margins": lambda answer: margin_report.margins_figure(answer.result.against),
+        "margins": lambda answer: pricing_figures.margins_figure(answer.result.against),
     },
     interval=_interval,
     entry=Entry(

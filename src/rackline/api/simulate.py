@@ -42,11 +42,9 @@ with late:
     from rackline import arch, hardware, simulation
     from rackline.bands import bands
     from rackline.report import (
-        agent_figures,
         choice_report,
         exports,
         figure,
-        scaling_figures,
         simulate_figures,
         simulate_report,
     )
@@ -173,7 +171,7 @@ def _classes_figure(answer: Answered) -> figure.Figure:
     if isinstance(found, ScaledRuns):
         windows = {name: found.first.run.of(mine).windows(found.window_s, None)
                    for name, mine in _masks(found.first.run.requests).items()}  # fmt: skip
-        return scaling_figures.classes_figure(windows)
+        return simulate_figures.classes_figure(windows)
     run = next(iter(_results(answer).values()))
     each = {name: run.of(mine) for name, mine in _masks(run.requests).items()}
     return simulate_figures.percentiles_figure(each, "classes")
@@ -195,7 +193,7 @@ def _over_time_figure(answer: Answered) -> figure.Figure:
     found = answer.result
     if not isinstance(found, ScaledRuns):
         raise InputError(what="plot_kind", given="over-time", allowed="only with `load`")
-    return scaling_figures.over_time_figure(
+    return simulate_figures.over_time_figure(
         [(one.outcome.policy, one.windows) for one in found.ran], found.slo.limits()
     )
 
@@ -204,7 +202,7 @@ def _concurrency_figure(answer: Answered) -> figure.Figure:
     found = answer.result
     if not isinstance(found, AgentRuns):
         raise InputError(what="plot_kind", given="concurrency", allowed="only with `agents`")
-    return agent_figures.concurrency_figure(agents.points(found))
+    return simulate_figures.concurrency_figure(agents.points(found))
 
 
 def _usual_figure(answer: Answered) -> figure.Figure:
@@ -236,7 +234,7 @@ def _usual_figure(answer: Answered) -> figure.Figure:
         "trace_passes": SideFile(
             option=Option(kind="text", help="write the passes as a Chrome trace to FILE.json"),
             write=lambda answer, path, _: write_text(
-                path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes"
+                path, json.dumps(exports.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes"
             ),
             needs={"keep_passes": True},
         ),

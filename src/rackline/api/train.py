@@ -35,7 +35,7 @@ from rackline.units import format_percent, format_seconds, format_usd
 with late:
     from rackline import arch
     from rackline.bands import bands
-    from rackline.report import train_report, train_stages
+    from rackline.report import memory_report, train_report
     from rackline.search import changes as search_changes, train as search_train, train_space
     from rackline.training import (
         practice,
@@ -332,7 +332,7 @@ def _write_trace(answer: Answered, path: Path, _: str) -> None:
         "pipeline": lambda answer: train_report.pipeline_of_plan(answer.result),
         "mfu": lambda answer: train_report.mfu_figure(answer.result),
         "memory": lambda answer: train_report.train_memory_figure(answer.result),
-        "memory-time": lambda answer: train_stages.memory_over_time(answer.result),
+        "memory-time": lambda answer: memory_report.memory_over_time(answer.result),
     },
     files={
         "trace": SideFile(

@@ -24,8 +24,8 @@ from rackline.cli.screen import (
 )
 from rackline.errors import InputError
 from rackline.files import check_outputs
-from rackline.interrupts import held
 from rackline.late import late
+from rackline.processes import held
 
 with late:
     from rackline.report import figure

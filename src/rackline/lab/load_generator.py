@@ -15,8 +15,8 @@ from typing import Any, Literal
 import httpx2
 import numpy as np
 
-from rackline.interrupts import Held, held
 from rackline.lab.stream import Bounds, Connections, Stream, Target
+from rackline.processes import Held, held
 from rackline.simulation import Requests
 from rackline.validation.observed import GeneratorLimits, ObservedRequest
 

@@ -24,7 +24,7 @@ from rackline.ledger.drawings import Drawing, Reading
 from rackline.ledger.table import ledger
 from rackline.ledger.work import World
 from rackline.report.column import Column, Sheet
-from rackline.report.terminal_plot import Series, log_plot
+from rackline.report.terminal import Series, log_plot
 from rackline.units import (
     format_bytes,
     format_count,

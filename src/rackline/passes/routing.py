@@ -30,7 +30,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rackline import kept
+from rackline import files
 from rackline.errors import InputError
 from rackline.passes.features import Array, FloatLike, as_array
 
@@ -338,8 +338,8 @@ def _kept(
     """Load and touched experts of popular experts, on the even grid that all laws have; drawn once on a machine."""
     log_tokens = _log_grid(max_tokens)
     law_of = (num_experts, experts_per_token, ep, law, skew, redundant_experts, max_tokens)
-    name = kept.name_of("routing", _code(), np.__version__, *law_of)
-    stored = kept.load(name)
+    name = files.kept_name("routing", _code(), np.__version__, *law_of)
+    stored = files.load_kept(name)
     if stored is not None and len(stored) == 2 * log_tokens.nbytes:
         both = np.frombuffer(stored, dtype="<f8").reshape(2, -1).astype(float)
         return both[0], both[1]
@@ -350,7 +350,7 @@ def _kept(
         picks = popular_picks(num_experts, experts_per_token, law, skew)
         found = _busiest_rearranged(counts, drawn, rearranged(picks, ep, redundant_experts), whole)
     both = np.stack([np.interp(log_tokens, np.log2(whole), mean) for mean in found])
-    kept.keep(name, both.astype("<f8").tobytes())
+    files.keep(name, both.astype("<f8").tobytes())
     return both[0], both[1]
 
 

@@ -116,8 +116,7 @@ class _Service:
     def mixed(self, base: Terms, by_the_hour: Terms, load: float) -> Blend:
         """Units that are held and units by the hour, for a load in copies at the peak."""
         copies = max(self.unit_chips // self.chips_per_copy, 1)  # of one unit
-        peak = self.wanted.peak_over_mean
-        return blend(base.usd_per_chip_hour, by_the_hour.usd_per_chip_hour, peak, load / copies)
+        return blend(base.usd_per_chip_hour, by_the_hour.usd_per_chip_hour, self.wanted.peak_over_mean, load / copies)
 
     def fleet(self, copies: int) -> Fleet:
         """The fleet of a number of copies that serve, with those that stand by."""
@@ -155,8 +154,7 @@ def bought(plan: Plan, wanted: Wanted, terms: Sequence[Terms]) -> tuple[Bought, 
         chips_per_copy=one.num_chips,
     )
     owned = owning(plan.system.cluster)
-    found = [_under(service, one_term, owned) for one_term in terms]
-    return (*found, *_blended(service, terms))
+    return (*[_under(service, one_term, owned) for one_term in terms], *_blended(service, terms))
 
 
 def _under(service: _Service, terms: Terms, owned: Owning | None, peak_terms: Terms | None = None) -> Bought:

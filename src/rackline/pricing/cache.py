@@ -381,13 +381,11 @@ def _hit(reader: Reader, hit: float, given: float | None) -> None:
         reader.add("hit_over_miss", "ratio", "cached over uncached input", (hit / given, hit / given), claim="C109")
     x, (low_rent, high_rent) = reader.price_over_cost, reader.rents
     path = _PATH_BYTES_PER_S
-    low = hit * path.low / (x.high * high_rent)
-    high = hit * path.high / (x.low * low_rent)
     reader.add(
         "kv_bytes_per_token",
         "bytes",
         "cache hit",
-        reader.ends(low, high),
+        reader.ends(hit * path.low / (x.high * high_rent), hit * path.high / (x.low * low_rent)),
         hit * reader.draws.within(path) / (reader.drawn_x * reader.draws.usd_per_chip_s),
         bound="at most",
         claim="C110",
@@ -403,8 +401,7 @@ def _kept(reader: Reader, slope: float, method: str) -> None:
         rates = _usd_per_byte_s(reader, kind)
         if rates is None:
             continue
-        own = reader.draws.usd_per_chip_s / reader.draws.hbm_bytes
-        rate = own if kind == "hbm" else reader.draws.within(rates)
+        rate = (reader.draws.usd_per_chip_s / reader.draws.hbm_bytes) if kind == "hbm" else reader.draws.within(rates)
         reader.add(
             "kv_bytes_per_token",
             "bytes",

@@ -313,8 +313,7 @@ def _kv(inferences: Sequence[Inference]) -> Iterator[Conflict]:
 def _apart(one: Inference, other: Inference, span: tuple[float, float], other_span: tuple[float, float]) -> bool:
     """Whether two spans have no value in common; one that is an upper bound reaches down to 0."""
     low = 0.0 if one.bound == "at most" else span[0]
-    other_low = 0.0 if other.bound == "at most" else other_span[0]
-    return low > other_span[1] or other_low > span[1]
+    return low > other_span[1] or (0.0 if other.bound == "at most" else other_span[0]) > span[1]
 
 
 def _span(inference: Inference) -> str:

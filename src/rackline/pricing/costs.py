@@ -196,8 +196,7 @@ class TokenCosts:
             [s]; infinite where no batch fits in the limit. Decode is counted at the final context, an upper bound.
         """
         prompts, outputs = np.broadcast_arrays(np.atleast_1d(as_array(prompt_len)), np.atleast_1d(as_array(output_len)))
-        decode = self.decode_chip_s(prompts + outputs, tpot_s)
-        made = np.where(outputs > 1.0, (outputs - 1.0) * decode, 0.0)
+        made = np.where(outputs > 1.0, (outputs - 1.0) * self.decode_chip_s(prompts + outputs, tpot_s), 0.0)
         return np.asarray(prompts * self.prefill_chip_s(prompts) + made)
 
     def kv_bytes(self, context_len: FloatLike) -> Array:

@@ -245,8 +245,7 @@ class _Split:
         if slower is None:
             return self
         whole = max(self.request_usd, slower.request_usd)
-        most = (whole - self.outputs * slower.output_usd) / self.prompts
-        given = min(max(self.input_usd, slower.input_usd), most)
+        given = min(max(self.input_usd, slower.input_usd), (whole - self.outputs * slower.output_usd) / self.prompts)
         return replace(self, input_usd=given, output_usd=(whole - self.prompts * given) / self.outputs)
 
 
@@ -363,5 +362,4 @@ def _kwh_per_mtok_chip_s(way: Way, rent: Rent, used: float) -> float | None:
     waiting = power_of(cluster, float(drawn_w(cluster.chip, 0.0, 1.0)))
     if power is None or waiting is None:
         return None
-    watts = power.site_w(rent.pue) + waiting.site_w(rent.pue) * (1.0 / used - 1.0)
-    return watts / 3.6e6 * 1e6 * way.used_share
+    return (power.site_w(rent.pue) + waiting.site_w(rent.pue) * (1.0 / used - 1.0)) / 3.6e6 * 1e6 * way.used_share

@@ -289,12 +289,11 @@ def _writes(sheet: PriceSheet, offered: Offered) -> list[WriteMargin]:
             )
     storage, price = offered.storage_usd_per_mtok_hour, first.usd_per_mtok_hour_storage
     if storage and price is not None:
-        kept = offered.caches[-1].tier
         found.append(
             WriteMargin(
                 what="storage",
                 lifetime_s=None,
-                kept_in=kept,
+                kept_in=offered.caches[-1].tier,
                 usd_per_mtok_price=price,
                 usd_per_mtok_cost=storage,
                 margin=price / storage - 1.0,

@@ -377,11 +377,10 @@ def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> Iterator[str]:
                 f"prompts to {length:,.0f}: standard costs what flex does: at a utilisation of "
                 f"{100 * terms.utilisation:.3g} % no hours are left over"
             )
-        fast = [tier for tier in (standard, *_faster(tiers, length)) if tier]
         yield from (
             f"prompts to {length:,.0f}: {_plain(second)} costs what {_plain(first)} does: the way that serves it costs "
             "no more per token"
-            for first, second in pairwise(fast)
+            for first, second in pairwise([tier for tier in (standard, *_faster(tiers, length)) if tier])
             if _same(first, second)
         )
 
@@ -389,8 +388,7 @@ def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> Iterator[str]:
 def coinciding_contexts(tiers: Sequence[SoldTier]) -> Iterator[str]:
     """One sentence for each mode whose longer tier costs what the shorter does."""
     for name in dict.fromkeys(_plain(tier) for tier in tiers):
-        sold = [tier for tier in tiers if _plain(tier) == name and not tier.reason]
-        for first, second in pairwise(sold):
+        for first, second in pairwise([tier for tier in tiers if _plain(tier) == name and not tier.reason]):
             if _same(first, second):
                 yield (
                     f"{name}: prompts to {second.until_len:,.0f} cost what those to {first.until_len:,.0f} do: a step "

@@ -241,11 +241,10 @@ def colour(
 def dashes(names: Sequence[str], field: str = SERIES.field) -> Layer:
     """Dashes of named series, for readers who do not see the colours."""
     patterns = [[1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [12, 3], [1, 2], [5, 2, 1, 2]]
-    chosen = [patterns[index % len(patterns)] for index in range(len(names))]
     return {
         "field": field,
         "type": "nominal",
-        "scale": {"domain": list(names), "range": chosen},
+        "scale": {"domain": list(names), "range": [patterns[index % len(patterns)] for index in range(len(names))]},
         "legend": None,
     }
 
@@ -350,10 +349,9 @@ def note(
 
 def _words(mark: Layer, encoding: Layer, text: str) -> list[Layer]:
     """Words with a halo, so that lines behind them do not disturb."""
-    halo = {**mark, "style": ["halo"]}
     return [
         {"data": {"values": [{}]}, "mark": each, "encoding": {**encoding, "text": {"value": text}}}
-        for each in (halo, mark)
+        for each in ({**mark, "style": ["halo"]}, mark)
     ]
 
 

@@ -25,8 +25,8 @@ from rackline.report.axes import (
 )
 from rackline.report.column import Column, Sheet, spaced, stacked
 from rackline.report.figure import Figure
-from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import Box, Prose, bar, composed, percent, written
+from rackline.report.terminal import Series, bar, log_plot
+from rackline.report.wording import Box, Prose, composed, percent, written
 from rackline.scaling import Budget, KnownRun, trained
 from rackline.scaling.optimum import PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.units import format_bytes, format_count, format_seconds, format_usd
@@ -115,10 +115,9 @@ def _around(budget: Budget) -> Prose:
 def _curve(budget: Budget, width: int) -> Text:
     shown = np.isfinite(budget.curve_flop) & (budget.curve_flop < 8.0 * float(budget.optimum.lifetime_flop))
     ratio = budget.curve_flop[shown] / float(budget.optimum.lifetime_flop)
-    sizes = budget.curve_params[shown]
     return log_plot(
         [
-            Series(x=[*sizes], y=[*ratio], name="cost over life", joined=True),
+            Series(x=[*budget.curve_params[shown]], y=[*ratio], name="cost over life", joined=True),
             Series(x=[float(budget.optimum.params)], y=[1.0], name="least", style="bold green", mark="◆"),
         ],
         width=min(width, 100),

@@ -11,8 +11,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.parallel import Layout
-from rackline.report.column import Column, Predicted, Sheet, band_bar, facts, stacked
-from rackline.report.misfit_report import misfit_report
+from rackline.report.column import Column, Predicted, Sheet, facts, stacked
+from rackline.report.memory_report import misfit_report
+from rackline.report.terminal import band_bar
 from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy

@@ -21,7 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.plain import at_key, follow
-from rackline.report.wording import Prose, Unit, bar
+from rackline.report.terminal import bar
+from rackline.report.wording import Prose, Unit
 from rackline.units import (
     BYTE_STEPS,
     COUNT_STEPS,
@@ -374,46 +375,6 @@ class Predicted(Protocol):
     def group(self) -> str: ...
     @property
     def num_cases(self) -> int: ...
-
-
-def band_bar(
-    low: float, mid: float | None, high: float, limit: float | None = None, width: int = 24, *, end: float = 0.0
-) -> Text:
-    """A band as a bar from 0, with the predicted value and the limit marked.
-
-    Args:
-        low, high: ends of the band.
-        mid: predicted value between them; None for a part of a whole, which has no value inside.
-        limit: of the value, in the same unit; None without one.
-        width: characters of the whole bar.
-        end: what its last character stands for at least, so that bars of several rows compare.
-
-    Returns:
-        Its first character stands for 0, its last for the largest of the numbers; ━ is the band, ● the prediction,
-        ┃ the limit. What lies beyond the limit is red.
-
-    >>> band_bar(8.0, 10.0, 14.0, 12.0, 15).plain
-    '        ━━●━┃━━'
-    """
-    end = max(end, high, limit or 0.0, mid or 0.0)
-
-    def place(value: float) -> int:
-        return min(max(round(value / end * (width - 1)), 0), width - 1) if end > 0 else 0
-
-    text = Text()
-    at_mid, at_limit = None if mid is None else place(mid), place(limit) if limit is not None else None
-    if mid is not None and limit is not None and place(mid) == at_limit:  # both are seen, in their order
-        at_mid = max(place(mid) - 1, 0) if mid <= limit else place(mid) + 1
-    for cell in range(width):
-        inside = min(place(low), place(high) if at_mid is None else at_mid) <= cell <= place(high)
-        beyond = at_limit is not None and cell > at_limit
-        if cell == at_limit:
-            text.append("┃", style="bold")
-        elif cell == at_mid:
-            text.append("●", style="bold red" if beyond else "bold green")
-        else:
-            text.append("━" if inside else " ", style="red" if beyond else "green")
-    return text
 
 
 def _written(unit: str, values: Sequence[Any]) -> list[Text]:

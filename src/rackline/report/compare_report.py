@@ -160,12 +160,11 @@ def cluster_side(cluster: Cluster) -> Side:
 
 def model_side(model: AnyModel) -> Side:
     """Parameters, FLOP of a token, cache."""
-    layers = float(model.num_layers) if isinstance(model, Model) else None
     values: dict[str, float | None] = {
         "total_params": float(model.total_params),
         "active_params": float(model.active_params),
         "total_over_active": model.total_over_active,
-        "num_layers": layers,
+        "num_layers": (float(model.num_layers) if isinstance(model, Model) else None),
         "flop_per_token": float(model.flop_per_token(1000.0)),
         "flop_per_token_long": float(model.flop_per_token(float(LONG_CONTEXT))),
         "kv_bytes_per_token": model.kv_bytes_per_token(),

@@ -16,12 +16,12 @@ from rackline.hardware import wall_w
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
 from rackline.passes.breakdown import PassEnergy, pass_energy
-from rackline.report.column import SECTION, Column, Sheet, band_bar, spaced, stacked
+from rackline.report.column import SECTION, Column, Sheet, spaced, stacked
+from rackline.report.terminal import band_bar, bar
 from rackline.report.wording import (
     RESOURCE_STYLES,
     Box,
     Unit,
-    bar,
     composed,
     flop,
     percent,

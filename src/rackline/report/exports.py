@@ -64,8 +64,7 @@ def columns_of(rows: Iterable[Any] | Mapping[str, Any]) -> dict[str, list[Any]]:
     if isinstance(rows, Mapping):
         return {name: list(values) for name, values in cast("Mapping[str, Any]", rows).items()}
     flat = [flatten(plain(row)) for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    return {name: [row.get(name) for row in flat] for name in names}
+    return {name: [row.get(name) for row in flat] for name in dict.fromkeys(name for row in flat for name in row)}
 
 
 def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
@@ -78,8 +77,10 @@ def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow([json.dumps(one, ensure_ascii=False) if isinstance(one, list) else one for one in row])
+    writer.writerows(
+        [json.dumps(one, ensure_ascii=False) if isinstance(one, list) else one for one in row]
+        for row in zip(*columns.values(), strict=True)
+    )
     return out.getvalue()
 
 
@@ -102,6 +103,7 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 _MICROSECONDS = 1e6  # the trace format counts in µs
+_MOST_EVENTS = 200_000  # of a replica
 
 
 def chrome_trace(times: dict[str, PassTime]) -> dict[str, Any]:
@@ -148,13 +150,22 @@ def _pieces(time: PassTime) -> list[tuple[RowTime, str, float]]:
         case "serial" | "overlap":
             return [(row, row.stream, row.seconds) for row in used if row.seconds > 0]
         case "blackboard":
-            pieces: list[tuple[RowTime, str, float]] = []
-            for row in used:
-                pieces += [(row, resource, value) for resource, value in row.resource_s.items() if value > 0]
-                if row.overhead_s > 0:
-                    pieces.append((row, "overhead", row.overhead_s))
-            return pieces
+            each = ((row, {**row.resource_s, "overhead": row.overhead_s}) for row in used)
+            return [(row, name, seconds) for row, parts in each for name, seconds in parts.items() if seconds > 0]
     assert_never(time.policy)
+
+
+def chrome_trace_of_run(result: Result) -> dict[str, Any]:
+    """Passes of each replica as trace events, and the decoding sequences as a counter."""
+    events: list[dict[str, Any]] = []
+    for replica, records in enumerate(result.passes_run):
+        events.append(trace_name("process_name", replica, 0, f"replica {replica}"))
+        for record in list(records)[:_MOST_EVENTS]:
+            name = "prompts" if record.prompt_tokens else f"{record.passes} decode steps"
+            said = {"decoding": record.sequences, "prompt_tokens": record.prompt_tokens}
+            events.append(trace_event(name, replica, 1, record.start_s, record.duration_s, args=said))
+            events.append(trace_event("decoding", replica, None, record.start_s, args={"sequences": record.sequences}))
+    return trace(events)
 
 
 def trace_name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
@@ -259,8 +270,7 @@ def _plain_dumper() -> type:
             return True
 
     def text(_: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in value else None
-        return yaml.ScalarNode("tag:yaml.org,2002:str", value, style=style)
+        return yaml.ScalarNode("tag:yaml.org,2002:str", value, style=("|" if "\n" in value else None))
 
     Plain.add_representer(str, text)
     return Plain
@@ -282,21 +292,16 @@ def commands_text(commands: Sequence[LaunchCommand]) -> str:
     """
     router = [one for one in commands if one.role == "router"]
     replicas = [one for one in commands if one.role != "router"]
-    parts = [_file(one) for one in replicas if one.options_file]
+    parts = [_here(one.options_name, one.options_file, "'END'") for one in replicas if one.options_file]
     hosts = 1 + max(start.host + start.num_hosts - 1 for one in replicas for start in one.starts)
     if hosts == 1 and sum(len(one.starts) for one in replicas) == 1:
-        parts += [_alone(one, one.starts[0]) for one in replicas]
-        return "\n\n".join(parts)
+        return "\n\n".join([*parts, *(_alone(one, one.starts[0]) for one in replicas)])
     names = _function_names(replicas)
     parts += [_function(one, name, several=hosts > 1) for one, name in zip(replicas, names, strict=True)]
     if hosts == 1:
-        parts.append("\n".join(_calls(replicas, names, 0)))
-        parts += [_router(one) for one in router]
-        return "\n\n".join(parts)
-    parts.insert(0, _hosts_head(hosts))
-    parts.append("\n".join(_by_host(replicas, names, hosts)))
-    for one in router:
-        parts.append(f'if [ "$NODE" = 0 ]; then\n{_router(one)}\nfi')
+        return "\n\n".join([*parts, "\n".join(_calls(replicas, names, 0)), *map(_router, router)])
+    parts = [_hosts_head(hosts), *parts, "\n".join(_by_host(replicas, names, hosts))]
+    parts += [f'if [ "$NODE" = 0 ]; then\n{_router(one)}\nfi' for one in router]
     return "\n\n".join([*parts, "wait"])
 
 
@@ -306,10 +311,6 @@ def _hosts_head(hosts: int) -> str:
         f": ${{NODE:?number of this host, 0 to {hosts - 1}}} ${{HOSTS:?addresses of the {hosts} hosts}}\n"
         "HOSTS=($HOSTS)"
     )
-
-
-def _file(command: LaunchCommand) -> str:
-    return _here(command.options_name, command.options_file, "'END'")
 
 
 def _here(name: str, lines: Sequence[str], end: str) -> str:
@@ -348,8 +349,7 @@ def _function(command: LaunchCommand, name: str, *, several: bool) -> str:
     at = {key: f'"${place}"' for place, key in enumerate(_arguments(command, command.starts[0]), start=1)}
     env = [*_chips(command, at.get("chips", "")), *command.env]
     env += command.server_env(at.get("side port", ""), _OWN_ADDRESS if several else "localhost")
-    server = command.server_words(at["port"], at.get("side port", ""))
-    first = _command([*command.before, *command.words], env, server)
+    first = _command([*command.before, *command.words], env, command.server_words(at["port"], at.get("side port", "")))
     if command.num_hosts > 1 and command.other_words != command.words:
         others = _command(command.other_words, env, ()) if command.other_words else ":  # mpirun starts these hosts"
         first = f'if [ "$RANK" = 0 ]; then\n{first}\nelse\n{others}\nfi'
@@ -387,7 +387,8 @@ def command_text(words: Sequence[str]) -> str:
     for word in words:
         if word.startswith("--"):
             lines.append([])
-        lines[-1].append(f'"{word}"' if _EXPANDED.fullmatch(word) else shlex.quote(word))
+        quoted = f'"{_addresses(word)}"' if _EXPANDED.fullmatch(word) or _ADDRESS.search(word) else shlex.quote(word)
+        lines[-1].append(quoted)
     return " \\\n  ".join(" ".join(line) for line in lines if line)
 
 
@@ -429,14 +430,7 @@ def _router(command: LaunchCommand) -> str:
     lines = ["# router"]
     if command.options_file:
         lines.append(_addresses(_here(command.options_name, command.options_file, "END")))
-    words = [word if _ADDRESS.search(word) else shlex.quote(word) for word in command.words]
-    text: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("--"):
-            text.append([])
-        text[-1].append(f'"{_addresses(word)}"' if _ADDRESS.search(word) else word)
-    lines.append(" \\\n  ".join(" ".join(line) for line in text if line))
-    return "\n".join(lines)
+    return "\n".join((*lines, command_text(command.words)))
 
 
 def _addresses(text: str) -> str:

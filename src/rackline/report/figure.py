@@ -277,10 +277,9 @@ class Figure:
             spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
         data = {"spec": spec, "configs": {name: theme(name).config() for name in THEME_NAMES}, "look": look}
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-        subtitle = f"<p>{escape(self.subtitle)}</p>" if self.subtitle else ""
         return _PAGE.format(
             title=escape(self.title),
-            subtitle=subtitle,
+            subtitle=(f"<p>{escape(self.subtitle)}</p>" if self.subtitle else ""),
             description=escape(self.description),
             light=theme("light"),
             dark=theme("dark"),
@@ -360,8 +359,7 @@ def _seen(view: dict[str, Any]) -> dict[str, Any]:
     found = dict(view)
     for key in ("layer", "hconcat", "vconcat", "concat"):
         if key in view:
-            inner: list[dict[str, Any]] = view[key]
-            found[key] = [_seen(one) for one in inner if not _is_invisible(one.get("mark"))]
+            found[key] = [_seen(one) for one in view[key] if not _is_invisible(one.get("mark"))]
     return found
 
 

@@ -82,7 +82,6 @@ def live_lines(
         "legend": None,
     }
     width = {"field": "style", "type": "nominal", "scale": {"domain": [0, 1], "range": [3, 1.6]}, "legend": None}
-    along = {"field": x.field, "type": "quantitative"}
     layers: list[Layer] = [
         {
             "data": {"name": REGIONS},
@@ -98,7 +97,7 @@ def live_lines(
                 "color": colours,
                 "strokeDash": lines,
                 "strokeWidth": width,
-                "order": along,
+                "order": {"field": x.field, "type": "quantitative"},
             },
         },
         {

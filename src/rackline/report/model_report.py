@@ -16,7 +16,8 @@ from rackline.parallel.precision import storage_bytes, stored_precision
 from rackline.plain import plain
 from rackline.report.catalogue_report import record_report
 from rackline.report.column import SECTION, Column, Sheet
-from rackline.report.wording import bar, share, short_count
+from rackline.report.terminal import bar
+from rackline.report.wording import share, short_count
 from rackline.units import format_bytes, format_count
 
 BY_NAME = "the name of the repository; its quantization_config was not read"
@@ -55,8 +56,7 @@ def checkpoint_types(record: ModelRecord, model: AnyModel | None = None) -> list
     """
     built = build_model(record) if model is None else model
     others = [(one.id, one.native_precision, one.quantization) for one in record.checkpoints if one.native_precision]
-    own = (record.name, record.native_precision, record.quantization)
-    return [_types(built, *one) for one in (own, *others)]
+    return [_types(built, *one) for one in ((record.name, record.native_precision, record.quantization), *others)]
 
 
 def _types(model: AnyModel, checkpoint: str, label: str, said: str) -> CheckpointTypes:
@@ -83,7 +83,6 @@ def types_table(rows: Iterable[CheckpointTypes]) -> Sheet[CheckpointTypes]:
         return Text(f"[{said.index(row.read_from) + 1}]", style="yellow" if row.read_from == BY_NAME else "")
 
     caption = "other: embedding, router, head; KV cache: bf16 without a scheme, which servers take for the model's type"
-    notes = (f"[{number}] {text}" for number, text in enumerate(said, start=1))
     return Sheet(
         "types",
         [
@@ -98,7 +97,7 @@ def types_table(rows: Iterable[CheckpointTypes]) -> Sheet[CheckpointTypes]:
         ],
         shown,
         "data types of released checkpoints",
-        "\n".join([caption, *notes]),
+        "\n".join([caption, *(f"[{number}] {text}" for number, text in enumerate(said, start=1))]),
     )
 
 

@@ -268,8 +268,7 @@ def capacity_figure(capacity: Capacity, *, hbm_bytes: float) -> Figure:
             _PARTS[2]: room - held,
             _PARTS[3]: max(hbm_bytes - row.weights_bytes - row.kv_room_bytes, 0.0) if room else 0.0,
         }
-    first = next(iter(bars))
-    words = f"Most fit with {first}" if capacity.fitting else f"Nothing fits: {nearest_reason(capacity)}"
+    words = f"Most fit with {next(iter(bars))}" if capacity.fitting else f"Nothing fits: {nearest_reason(capacity)}"
     return stacked_bars(
         bars,
         _PARTS,

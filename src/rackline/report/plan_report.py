@@ -28,7 +28,7 @@ from rackline.report.choice_report import (
 )
 from rackline.report.column import Column, Predicted, Sheet, bars_sheet, facts, of_part, spaced, stacked
 from rackline.report.explain_report import pass_sheet, resources_line
-from rackline.report.terminal_plot import Series, log_plot
+from rackline.report.terminal import Series, log_plot
 from rackline.report.wording import (
     Prose,
     composed,
@@ -346,7 +346,6 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
     Args:
         rows: command, subject, result or error, and whether it succeeded.
     """
-    answered = sum(one[3] for one in rows)
     return Sheet(
         "answers",
         [
@@ -356,7 +355,7 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
             Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
         ],
         rows,
-        title=f"{answered} of {len(rows)} questions answered",
+        title=f"{sum(one[3] for one in rows)} of {len(rows)} questions answered",
     )
 
 

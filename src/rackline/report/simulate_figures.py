@@ -1,14 +1,15 @@
-"""Figures of simulations: requests and queues over time, percentiles of several runs, each request as it is served."""
+"""Figures of simulated service: answers and latencies, the fleet that follows a load, tasks in progress."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rackline.report.axes import (
+    SERIES,
     UNSEEN,
     Layer,
     Measure,
@@ -25,9 +26,10 @@ from rackline.report.axes import (
     shapes,
     thinned,
 )
-from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
+from rackline.report.wording import percent, written
 from rackline.simulation import Result
+from rackline.simulation.fleet_run import WindowRow
 from rackline.units import format_seconds
 
 Floats = NDArray[np.float64]
@@ -61,10 +63,15 @@ def percentiles_figure(results: Mapping[str, Result], what: str = "runs") -> Fig
     encoding: Layer = {**place, "color": colour(names, "run"), "shape": shapes(names, "run", _SHAPES)}
     joined: Layer = {**place, "detail": {"field": "percentile", "type": "nominal"}}
     measures = [Measure(field="percentile", title="what"), Measure(field="run", title="run"), _LATENCY]
+    tails = (
+        f"{row['percentile']} of {row['run']}: {format_seconds(row['latency_s'])}."
+        for row in rows
+        if row["percentile"].endswith("p99")
+    )
     return Figure(
         title="Latency percentiles",
         subtitle=f"one row each; a line joins the {what}" if len(names) > 1 else "",
-        description="Latency percentiles on a log axis. " + _said(rows),
+        description="Latency percentiles on a log axis. " + " ".join(tails),
         spec=layered(
             rows,
             {"mark": {"type": "line", "style": "reference", "strokeWidth": 1.4}, "encoding": joined},
@@ -78,18 +85,8 @@ def _positive(values: Floats) -> Floats:
     return values[np.isfinite(values) & (values > 0)]
 
 
-def _said(rows: list[Row]) -> str:
-    """The 99th percentiles in words."""
-    return " ".join(
-        f"{row['percentile']} of {row['run']}: {format_seconds(row['latency_s'])}."
-        for row in rows
-        if row["percentile"].endswith("p99")
-    )
-
-
 _MOST_POINTS = 600
 _MOST_STEPS = 300
-_MOST_EVENTS = 200_000
 
 
 def tails_figure(results: Mapping[str, Result]) -> Figure:
@@ -190,8 +187,10 @@ def occupancy_figure(results: Mapping[str, Result]) -> Figure:
         "y": linear_axis(count, [row["requests"] for row in rows]),
     }
     line = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.6}
-    most = {name: max((row["requests"] for row in rows if row["series"] == name), default=0.0) for name in names}
-    peaks = [f"{name} {peak:.0f}" for name, peak in most.items()]
+    peaks = [
+        f"{name} {max((row['requests'] for row in rows if row['series'] == name), default=0.0):.0f}"
+        for name in dict.fromkeys(names)
+    ]
     return Figure(
         title="Requests of the first replica",
         subtitle=_requests(results),
@@ -205,8 +204,8 @@ def occupancy_figure(results: Mapping[str, Result]) -> Figure:
 
 
 def _requests(results: Mapping[str, Result]) -> str:
-    count = len(next(iter(results.values())).requests)
-    return f"{count:,} requests" + (f"; {len(results)} runs" if len(results) > 1 else "")
+    text = f"{len(next(iter(results.values())).requests):,} requests"
+    return f"{text}; {len(results)} runs" if len(results) > 1 else text
 
 
 def _percentiles_text(results: Mapping[str, Result]) -> str:
@@ -222,20 +221,6 @@ def _percentiles_text(results: Mapping[str, Result]) -> str:
                 texts.append(f"{label} p50 {half}, p99 {tail}")
         said.append(f"{name}: {'; '.join(texts)}.")
     return " ".join(said)
-
-
-def chrome_trace_of_run(result: Result) -> dict[str, Any]:
-    """Passes of each replica as trace events, and the decoding sequences as a counter."""
-    events: list[dict[str, Any]] = []
-    for replica, records in enumerate(result.passes_run):
-        events.append(trace_name("process_name", replica, 0, f"replica {replica}"))
-        for record in list(records)[:_MOST_EVENTS]:
-            name = "prompts" if record.prompt_tokens else f"{record.passes} decode steps"
-            said = {"decoding": record.sequences, "prompt_tokens": record.prompt_tokens}
-            counted = {"sequences": record.sequences}
-            events.append(trace_event(name, replica, 1, record.start_s, record.duration_s, args=said))
-            events.append(trace_event("decoding", replica, None, record.start_s, args=counted))
-    return trace(events)
 
 
 PHASES = ("waiting", "prefill", "decode")
@@ -263,27 +248,26 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
         lane = number * (len(shown) + _GAP)
         names.append({"run": name, "lane": lane - 0.6, "start_s": 0.0})
         times = np.stack([result.arrival_s, result.admitted_s, result.first_s, result.finish_s])[:, shown] - start_s
-        for place, request in enumerate(shown):
-            for phase, begin, end in zip(PHASES, times[:-1, place], times[1:, place], strict=True):
-                if end > begin:  # not where a time is unknown
-                    rows.append(
-                        {
-                            "run": name,
-                            "request": request + 1,
-                            "phase": phase,
-                            "start_s": float(begin),
-                            "end_s": float(end),
-                            "lane": lane + place,
-                        }
-                    )
+        rows += [
+            {
+                "run": name,
+                "request": request + 1,
+                "phase": phase,
+                "start_s": float(begin),
+                "end_s": float(end),
+                "lane": lane + place,
+            }
+            for place, request in enumerate(shown)
+            for phase, begin, end in zip(PHASES, times[:-1, place], times[1:, place], strict=True)
+            if end > begin  # not where a time is unknown
+        ]
     end_s = max((row["end_s"] for row in rows), default=1.0)
     time = Measure(field="start_s", title="time since the first of them arrived", kind="seconds")
     x = linear_axis(time, [0.0, end_s])
-    lanes = len(results) * (len(shown) + _GAP) - _GAP
     y: Layer = {
         "field": "lane",
         "type": "quantitative",
-        "scale": {"domain": [lanes, -3.0], "nice": False, "zero": False},
+        "scale": {"domain": [(len(results) * (len(shown) + _GAP) - _GAP), -3.0], "nice": False, "zero": False},
         "axis": None,
     }
     measures = [
@@ -336,8 +320,7 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
 def _window(result: Result) -> list[int]:
     """Requests in a row around the one with the longest time to its first token."""
     count = len(result.arrival_s)
-    waited = np.where(np.isfinite(result.ttft_s), result.ttft_s, -1.0)
-    centre = int(np.argmax(waited)) if count else 0
+    centre = int(np.argmax(np.where(np.isfinite(result.ttft_s), result.ttft_s, -1.0))) if count else 0
     low = min(max(centre - MOST_REQUESTS // 2, 0), max(count - MOST_REQUESTS, 0))
     return list(range(low, min(low + MOST_REQUESTS, count)))
 
@@ -352,3 +335,167 @@ def _waits_in_words(results: Mapping[str, Result], shown: list[int]) -> list[str
             middle, most = format_seconds(float(np.median(known))), format_seconds(float(known.max()))
             found.append(f"{name}: time to first token {middle} in the middle, {most} at most.")
     return found
+
+
+_WIDTH = 640
+_TIME = Measure(field="start_s", title="time", kind="seconds")
+_TTFT = Measure(field="ttft_p99_s", title="TTFT p99", kind="seconds")
+_RATE = Measure(field="rate_per_s", title="requests/s", kind="count")
+_OF_FLEET = (
+    (_RATE, 90),
+    (Measure(field="replicas", title="replicas", kind="count"), 130),
+    (Measure(field="waiting", title="waiting", kind="count"), 90),
+    (_TTFT, 120),
+)
+_OF_CLASSES = ((_RATE, 120), (_TTFT, 130), (Measure(field="tpot_p99_s", title="TPOT p99", kind="seconds"), 130))
+_TASKS = Measure(field="concurrency", title="tasks in progress", kind="count")
+_OF_TASKS = (
+    (Measure(field="hit_share", title="hit rate", kind="share"), 130),
+    (Measure(field="task_s", title="mean task", kind="seconds"), 120),
+    (Measure(field="usd_per_task", title="$ a task", kind="usd"), 120),
+)
+_IDEAL = "unlimited cache"
+
+
+def _stacked(panels: Sequence[Layer], params: Sequence[Row] = (), **words: str) -> Figure:
+    """Panels one above the other.
+
+    Args:
+        params: of the specification.
+        words: title, subtitle and description.
+    """
+    return Figure(
+        spec={**({"params": [*params]} if params else {}), "vconcat": [*panels], "spacing": 8},
+        height=sum(panel["height"] + 8 for panel in panels),
+        width=_WIDTH,
+        **words,
+    )
+
+
+def _panel(height: int, rows: Sequence[Row], layers: Sequence[Layer]) -> Layer:
+    return {"width": _WIDTH, "height": height, "data": {"values": rows}, "layer": layers}
+
+
+def _above_others(x: Layer) -> Layer:
+    """The axis of a panel that has another one below it."""
+    return {**x, "axis": {**x["axis"], "title": None, "labels": False}}
+
+
+def concurrency_figure(rows: Sequence[Row]) -> Figure:
+    """Hit rate, time and cost against the number of tasks in progress.
+
+    Args:
+        rows: with the fields of the panels, `series` for the policy, and `unlimited_hit_share`; values that are not
+            finite are left out.
+    """
+    names = list(dict.fromkeys(row[SERIES.field] for row in rows))
+    first = [row for row in rows if row[SERIES.field] == names[0]]
+    ideal: list[Row] = [{**row, SERIES.field: _IDEAL, "hit_share": row["unlimited_hit_share"]} for row in first]
+    shown = [*names, _IDEAL]
+    panels: list[Layer] = []
+    for measure, height in _OF_TASKS:
+        is_hit = measure.field == "hit_share"
+        there: Sequence[Row] = (*rows, *ideal) if is_hit else rows
+        mine = [row for row in there if row[measure.field] is not None and isfinite(row[measure.field])]
+        if not mine:
+            continue
+        x, values = log_axis(_TASKS, [row[_TASKS.field] for row in rows]), [row[measure.field] for row in mine]
+        encoding: Layer = {
+            "x": x if measure is _OF_TASKS[-1][0] else _above_others(x),
+            "y": linear_axis(measure, [*values, 1.0], most=4) if is_hit else log_axis(measure, values, most=4),
+            "color": colour(shown, width=_WIDTH),
+            "strokeDash": dashes(shown),
+        }
+        line = {"type": "line", "point": True, "strokeWidth": 1.8}
+        panels.append(_panel(height, mine, [hovered(line, encoding, [SERIES, _TASKS, measure])]))
+    return _stacked(
+        panels,
+        title="Tasks in progress: hit rate, time and cost",
+        subtitle="each task is a session of calls whose context grows",
+        description=(
+            f"The hit rate is {percent(first[0]['hit_share'])} at {first[0]['concurrency']} tasks in progress and "
+            f"{percent(first[-1]['hit_share'])} at {first[-1]['concurrency']}."
+        ),
+    )
+
+
+def classes_figure(classes: Mapping[str, Sequence[WindowRow]]) -> Figure:
+    """Rates and latencies of each class over time.
+
+    Args:
+        classes: name → windows.
+    """
+    peaks = [f"{name}: up to {written(max(row.rate_per_s for row in rows))}/s." for name, rows in classes.items()]
+    return _stacked(
+        _panels([*classes.items()], {}, _OF_CLASSES),
+        title="Classes of requests over time",
+        subtitle="by windows of the arrivals; a class without requests in a window has no latency there",
+        description="Requests and 99th percentiles of latencies of each class. " + " ".join(peaks),
+    )
+
+
+def over_time_figure(runs: Sequence[tuple[str, Sequence[WindowRow]]], limits: Mapping[str, float]) -> Figure:
+    """The run of each policy by windows.
+
+    The parameter `now` is the time up to which the lines are drawn, so that a page can play what happened.
+
+    Args:
+        runs: policy and its windows.
+        limits: of latencies by name [s]; that of the time to the first token is drawn.
+    """
+    said = [
+        f"{name}: {written(sum(row.replicas for row in windows) / max(len(windows), 1))} replicas on average."
+        for name, windows in runs
+    ]
+    end_s = max((window.end_s for _, windows in runs for window in windows), default=0.0)
+    peak = written(max((row.rate_per_s for row in runs[0][1]), default=0.0))
+    return _stacked(
+        _panels(runs, limits, _OF_FLEET),
+        [{"name": NOW, "value": end_s}],
+        title="Load, replicas, queue and latency over time",
+        subtitle="by windows of the arrivals; the dashed line is the limit of the time to the first token",
+        description=f"Requests up to {peak}/s, and the replicas that follow them. " + " ".join(said),
+    )
+
+
+def _panels(
+    runs: Sequence[tuple[str, Sequence[WindowRow]]],
+    limits: Mapping[str, float],
+    rows_of: Sequence[tuple[Measure, int]],
+) -> list[Layer]:
+    """Measures one above the other, a line for each run; the load of policies is the same for all."""
+    of_fleet = rows_of is _OF_FLEET
+    names, wanted = [name for name, _ in runs], [limits["ttft_s"]] if "ttft_s" in limits else []
+    panels: list[Layer] = []
+    for measure, height in rows_of:
+        is_load, is_last = of_fleet and measure is _RATE, measure is rows_of[-1][0]
+        rows: list[Row] = [
+            {SERIES.field: name, _TIME.field: at, measure.field: getattr(window, measure.field)}
+            for name, windows in (runs[:1] if is_load else runs)
+            for window in windows
+            for at in ((window.start_s, window.end_s) if window is windows[-1] else (window.start_s,))
+        ]
+        values = [row[measure.field] for row in rows if row[measure.field] is not None]
+        x, is_time = linear_axis(_TIME, [row[_TIME.field] for row in rows], most=9), measure.kind == "seconds"
+        encoding: Layer = {
+            "x": x if is_last else _above_others(x),
+            "y": log_axis(measure, [*values, *wanted], most=5) if is_time else linear_axis(measure, values, most=4),
+        }
+        line: Layer = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8}
+        if is_load:
+            line |= {"style": "muted", "fill": None}
+        else:
+            encoding |= {"color": colour(names, width=_WIDTH), "strokeDash": dashes(names)}
+        layers = [hovered(line, encoding, [SERIES, _TIME, measure])]
+        if of_fleet:
+            layers = [{"transform": [{"filter": f"datum.{_TIME.field} <= {NOW}"}], "layer": layers}]
+        if is_last and wanted:
+            layers.append(
+                {
+                    "data": {"values": [{measure.field: wanted[0]}]},
+                    "mark": {"type": "rule", "style": "limit"},
+                    "encoding": {"y": {"field": measure.field, "type": "quantitative"}},
+                }
+            )
+        panels.append(_panel(height, rows, layers))
+    return panels

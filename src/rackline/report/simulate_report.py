@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.column import Column, Sheet
-from rackline.report.misfit_report import memory_sheet, misfit_report
+from rackline.report.memory_report import memory_sheet, misfit_report
 from rackline.report.wording import Box, Prose, memory_share, percent, short_count, written
 from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
@@ -251,8 +251,7 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Sheet[Any]:
     rows: list[dict[str, Any]] = []
 
     def add(name: str, unit: str, values: Sequence[float | None]) -> None:
-        column: Column[Any] = Column("", "", unit)
-        cells = column.cells(values)
+        cells = Column("", "", unit).cells(values)
         rows.append({"quantity": name, **{run: cell.plain for run, cell in zip(runs, cells, strict=True)}})
 
     for key, name in (

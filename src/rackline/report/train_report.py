@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -20,69 +19,18 @@ from rackline.report.axes import (
     nothing_figure,
     stacked_bars,
 )
-from rackline.report.column import Column, Predicted, Sheet, band_bar, bars_sheet, spaced
+from rackline.report.column import Column, Predicted, Sheet, bars_sheet, spaced
 from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
-from rackline.report.misfit_report import memory_figure, misfit_report
-from rackline.report.train_stages import stages_sheet
+from rackline.report.memory_report import memory_figure, misfit_report, stages_sheet
+from rackline.report.terminal import band_bar, gantt_text, waits_text
 from rackline.report.wording import Box, Prose, composed, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
-from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts
+from rackline.units import format_bytes, format_count, format_seconds, format_usd, format_watts
 
 NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
 _BAND = 16  # characters of the bar of a band
-_STAGE = 8  # columns of the terminal before a line of stages
-_STYLES = {"F": "blue", "B": "green", "W": "yellow"}
-
-
-def gantt_text(
-    timeline: Timeline, width: int, most_devices: int = 6, *, bubble_fraction: float | None = None, note: str = ""
-) -> Text:
-    """What stages do when, a dot where they wait; neighbours share a line where there are many.
-
-    Args:
-        width: columns of the terminal.
-        bubble_fraction: share of the step in which a stage waits, where the timeline is only a part of the step; that
-            of the timeline by default.
-        note: how the timeline differs from the step; empty where it is the step.
-        most_devices: lines; of more stages, neighbours share one [count].
-    """
-    columns = max(width - _STAGE, 20)
-    end = max((event.end for event in timeline.events), default=1.0)
-    text = Text()
-    for first, last in _folded(timeline.num_devices, most_devices):
-        label = f"{first}" if first == last else f"{first}-{last}"
-        cells = _stage_cells(timeline, first, columns, end)
-        text.append(f"{label:>{_STAGE - 2}}  ", style="dim")
-        text.append_tokens((cell, _STYLES.get(cell, "dim")) for cell in cells).append("\n")
-    drawn = "" if timeline.num_devices <= most_devices else "; of each group of stages the first is drawn"
-    waits = _waits(timeline, bubble_fraction)
-    return text.append(f"F forward, B backward, W gradient of weights; {waits} (bubble){drawn}{note}")
-
-
-def _waits(timeline: Timeline, bubble_fraction: float | None) -> str:
-    share_waiting = timeline.bubble_fraction if bubble_fraction is None else bubble_fraction
-    return f"{format_percent(share_waiting)} of the step waits"
-
-
-def _stage_cells(timeline: Timeline, device: int, columns: int, end: float) -> list[str]:
-    """What a stage does in each column of the terminal."""
-    cells = ["·"] * columns
-    for event in timeline.of_device[device]:
-        first = int(event.start / end * columns)
-        for column in range(first, min(max(first + 1, int(event.end / end * columns)), columns)):
-            cells[column] = event.slot.op
-    return cells
-
-
-def _folded(count: int, most: int) -> list[tuple[int, int]]:
-    """The stages in at most `most` groups of neighbours, the first and the last alone: (first, last) of each."""
-    if count <= most:
-        return [(one, one) for one in range(count)]
-    inner, groups = count - 2, most - 2
-    cuts = [1 + inner * place // groups for place in range(groups + 1)]
-    return [(0, 0), *((a, b - 1) for a, b in pairwise(cuts)), (count - 1, count - 1)]
 
 
 def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
@@ -393,7 +341,7 @@ def pipeline_figure(
         start,
         end,
     ]
-    bubble = _waits(timeline, bubble_fraction)
+    bubble = waits_text(timeline, bubble_fraction)
     cut = f"; the first {len(events):,} of {len(timeline.events):,} slots" if len(events) < len(timeline.events) else ""
     return Figure(
         title=title,
@@ -455,8 +403,7 @@ def mfu_figure(plan: TrainPlan) -> Figure:
         rows.append({"part": name, "from": left - size, "to": left, "share": size})
         left -= size
     rows.append({"part": "MFU (causal)", "from": 0.0, "to": left, "share": left})
-    low = Measure(field="from", title="share of the peak", kind="share")
-    x = linear_axis(low, [0.0, 1.0], margin=0.0)
+    x = linear_axis(Measure(field="from", title="share of the peak", kind="share"), [0.0, 1.0], margin=0.0)
     names = [row["part"] for row in rows]
     y: Layer = {"field": "part", "type": "nominal", "sort": names, "title": None, "scale": {"paddingInner": 0.25}}
     y["axis"] = {"labelLimit": 260, "ticks": False, "domain": False}

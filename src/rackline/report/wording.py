@@ -45,7 +45,6 @@ RESOURCE_STYLES = {
     "scale_out": "red",
     "overhead": "bright_black",
 }
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _FALLBACK = "fallback: "
 
 
@@ -64,23 +63,6 @@ def composed(*parts: str | Text | tuple[str, str] | None, style: str = "") -> Te
 def resource_text(resource: str) -> Text:
     """Name of a resource in its colour."""
     return Text(RESOURCE_NAMES.get(resource, resource), style=RESOURCE_STYLES.get(resource, ""))
-
-
-def bar(fraction: float, width: int = 12) -> str:
-    """A bar of block characters; anything above 0 shows at least an eighth of a cell.
-
-    Args:
-        fraction: share of the full width, 0 to 1; values outside are cut.
-        width: cells of a full bar.
-
-    >>> bar(0.5, 4)
-    '██  '
-    """
-    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
-    if fraction > 0:
-        eighths = max(eighths, 1)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
 def share(part: float, whole: float) -> float:

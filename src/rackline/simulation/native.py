@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rackline.kept import keep, kept_folder, load, name_of
+from rackline.files import keep, kept_folder, kept_name, load_kept
 from rackline.passes import TimeTable, features as f
 from rackline.passes.features import Array
 from rackline.passes.javascript import merged
@@ -107,8 +107,8 @@ def library() -> Any:
     """The compiled loop; None where there is no compiler, or the cache folder cannot be written."""
     compiler = shutil.which(os.environ.get("CC") or "cc")
     source = _SOURCE.read_bytes()
-    name = name_of("replica", source, _OPTIONS, platform.machine(), platform.system(), platform.libc_ver())
-    path = kept_folder() / name if load(name) is not None else None
+    name = kept_name("replica", source, _OPTIONS, platform.machine(), platform.system(), platform.libc_ver())
+    path = kept_folder() / name if load_kept(name) is not None else None
     if path is None:
         if compiler is None:
             return None

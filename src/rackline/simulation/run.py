@@ -14,8 +14,8 @@ from math import inf, nextafter
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.interrupts import held
 from rackline.passes.features import Array
+from rackline.processes import held
 from rackline.simulation.entrance import AdmissionRule, Frontend, Stage
 from rackline.simulation.gate import FEED_S, Backlog, Gate, PlainStanding, standing_of
 from rackline.simulation.metrics import Result

@@ -1,7 +1,7 @@
 """Sweeps: many questions as one file, compiled to grids, run in chunks, read as tables.
 
-From the bottom: `expression` (arithmetic of columns), `ranges` (values of one quantity), `file` (the sweep as data),
-`space` (its points, in chunks), `levels` (what a quantity changes), `passes` (chunks of passes as arrays) and
-`questions` (what is asked once per combination), `store` and `chunk` (shards), `workers` and `cluster` (who runs them),
-`run`, then `read`, `optimum`, and the two questions `sweep` and `show`.
+From the bottom: `expression` (arithmetic of columns, values of one quantity), `file` (the sweep as data), `space` (its
+points, in chunks, and what a quantity changes), `passes` (chunks of passes as arrays) and `questions` (what is asked
+once per combination), `store` and `chunk` (shards), `workers` (who runs them), `run`, then `read`, `sensitivity` and
+`optimum`, `shown` (tables and figures), and the two questions `sweep` and `show`.
 """

@@ -220,8 +220,7 @@ def run_chunk(job: Job, chunk: Chunk, store: Store, name: str | None = None) -> 
     frame, calibrations = evaluate(job, chunk)
     data = shard_bytes(job, chunk, frame, calibrations)
     store.write(f"{SHARDS}/{name}{ENDING}", data)
-    failed = int(frame["reason"].is_not_null().sum())
-    return Done(name=name, rows=frame.height, failed=failed, bytes=len(data))
+    return Done(name=name, rows=frame.height, failed=int(frame["reason"].is_not_null().sum()), bytes=len(data))
 
 
 def shard_bytes(job: Job, chunk: Chunk, frame: pl.DataFrame, calibrations: Mapping[str, str]) -> bytes:
@@ -254,8 +253,7 @@ def _best(job: Job, frame: pl.DataFrame) -> dict[str, float | None]:
         (pl.col(name).min() if sense == "min" else pl.col(name).max()).cast(float)
         for name, sense in job.file.objectives.items()
     )
-    row = values.collect().row(0)
-    return dict(zip(job.file.objectives, row, strict=True))
+    return dict(zip(job.file.objectives, values.collect().row(0), strict=True))
 
 
 def evaluate(job: Job, chunk: Chunk) -> tuple[pl.DataFrame, dict[str, str]]:
@@ -368,8 +366,7 @@ def _frame(
     job: Job, table: Mapping[str, Any], grid: Grid | None, why: str, lanes: Part, points: Part, after: Part
 ) -> pl.DataFrame:
     """The rows of one table."""
-    rows = lanes.num if grid is None else len(grid.lane)
-    block = _Columns(job, (rows, points.num, after.num))
+    block = _Columns(job, (lanes.num if grid is None else len(grid.lane), points.num, after.num))
     block.constants(table)
     block.inputs(lanes, 0, None if grid is None else grid.lane)
     block.inputs(points, 1)
@@ -392,8 +389,7 @@ def _frame(
         reasons, index = [text or None for text in grid.reasons], grid.reason[:, :, None]
     block.text("reason", reasons, index)
     block.expressions()
-    fine = np.array([text is None for text in reasons])[index]
-    _feasible(job, block, fine)
+    _feasible(job, block, np.array([text is None for text in reasons])[index])
     return block.frame(missing=True)
 
 

@@ -307,8 +307,7 @@ def _sample(table: Mapping[str, Any]) -> Sample:
     for name in table:
         if name not in known:
             raise unknown_name("sample", name, sorted(known))
-    method = str(table.get("method", "sobol")).replace("-", "_")
-    chosen = cast("Method", _choice(method, METHODS, "sample method"))
+    chosen = cast("Method", _choice(str(table.get("method", "sobol")).replace("-", "_"), METHODS, "sample method"))
     num = _count(table.get("num", 1024), "sample num", 2, 10_000_000)
     if chosen in ("sobol", "saltelli") and num & (num - 1):
         nearest = 2 ** round(num).bit_length()

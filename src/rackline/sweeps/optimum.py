@@ -180,8 +180,7 @@ def optimum(given: str | Path | Mapping[str, Any], evaluations: int | None, watc
             _evolve(looked, int(most * _SHARE))
             _improve(looked)
     score, key = looked.best
-    feasible = score < _BROKEN / 2
-    row = looked.rows(np.array([key])).row(0, named=True) if feasible else None
+    row = looked.rows(np.array([key])).row(0, named=True) if (score < _BROKEN / 2) else None
     return Optimum(
         objective=objective,
         sense=sense,
@@ -239,8 +238,7 @@ def _improve(looked: _Looked) -> None:
         if all(sum(a != b for a, b in zip(key, other, strict=True)) > 1 for other in chosen):
             chosen.append(key)
     rng = np.random.default_rng(looked.job.file.sample.seed + 1)
-    more = qmc.LatinHypercube(len(looked.dimensions), rng=rng).random(_STARTS)
-    for row in more.tolist():
+    for row in qmc.LatinHypercube(len(looked.dimensions), rng=rng).random(_STARTS).tolist():
         chosen.append(
             tuple(
                 float(min(int(share * one.size), one.size - 1)) if one.size else share
@@ -262,8 +260,7 @@ def _descend(looked: _Looked, place: Array) -> None:
                 tried = np.arange(one.size, dtype=np.float64)
                 if one.size > _MOST_AT_ONCE:
                     near = np.clip(place[number] + np.arange(-_STEPS, _STEPS + 1), 0, one.size - 1)
-                    far = np.rint(np.linspace(0, one.size - 1, _STEPS))
-                    tried = np.array(sorted({*near.tolist(), *far.tolist()}))
+                    tried = np.array(sorted({*near.tolist(), *np.rint(np.linspace(0, one.size - 1, _STEPS)).tolist()}))
             else:
                 ends = np.clip([place[number] - width, place[number] + width], 1e-6, 1.0 - 1e-6)
                 tried = ends[0] + (ends[1] - ends[0]) * np.arange(_STEPS) / (_STEPS - 1)

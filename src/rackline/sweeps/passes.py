@@ -288,8 +288,7 @@ class _Evaluator:
             table = replace(table.take(self.chosen), chip=cluster.chip, cluster=cluster)
         elif cluster is not self.cluster:
             table = replace(table, chip=cluster.chip, cluster=cluster)
-        engine = lane.system.engines(table, self.grid)
-        return engine, table.time_table(lane.question.policy)
+        return lane.system.engines(table, self.grid), table.time_table(lane.question.policy)
 
     def _of(self, name: str, points: Part) -> Array:
         """One quantity of the batch, (rows, 1) or (1, points) or (1, 1)."""
@@ -316,8 +315,7 @@ class _Evaluator:
         shape = (len(self.chosen), points.num)
         found: dict[str, Array] = {"server_s": np.broadcast_to(engine.pass_s(work, self.times), shape)}
         if "seconds" in self.sweep.results or self.rule == "smallest":
-            device = self.times.seconds(engine.table.features(work))
-            found["seconds"] = np.broadcast_to(device, shape)
+            found["seconds"] = np.broadcast_to(self.times.seconds(engine.table.features(work)), shape)
         most = self._most(np.maximum(context, prefill), prefill, points)
         found["max_sequences"] = np.broadcast_to(most * adp * pp, shape)
         fits = found["max_sequences"] >= np.maximum(batch, 1.0)
@@ -372,8 +370,7 @@ class _Evaluator:
             case _:
                 assert_never(self.rule)
         best: NDArray[np.int64] = np.argmin(score, axis=1)
-        roomiest = np.argmax(cut(found["max_sequences"]), axis=1)
-        best = np.where(holds.any(axis=1), best, roomiest)
+        best = np.where(holds.any(axis=1), best, np.argmax(cut(found["max_sequences"]), axis=1))
         return best + np.arange(lanes)[:, None] * options
 
     def _grid(

@@ -123,8 +123,7 @@ def ask_once(file: SweepFile, values: Mapping[str, Any]) -> tuple[dict[str, Any]
     found = {name: _typed(follow(data, name), kind) for name, kind in columns.items()}
     why = data.get("reason")
     refused = data.get("fits") is False or data.get("feasible") is False
-    missing = refused or all(value is None for value in found.values())
-    return found, str(why or "no result") if missing else ""
+    return found, str(why or "no result") if (refused or all(value is None for value in found.values())) else ""
 
 
 def _option_value(value: Any, option: Option) -> Any:

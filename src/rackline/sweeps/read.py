@@ -160,8 +160,7 @@ class Results:
 
     def numeric(self) -> set[str]:
         """Columns of numbers."""
-        schema = self.scan().collect_schema()
-        return {name for name, kind in schema.items() if kind.is_numeric()}
+        return {name for name, kind in self.scan().collect_schema().items() if kind.is_numeric()}
 
     def check(self, names: Sequence[str], what: str) -> None:
         """Refuse columns that are not there.
@@ -172,8 +171,7 @@ class Results:
         known = list(self.scan().collect_schema())
         for name in names:
             if name not in known:
-                allowed = ", ".join(known)
-                raise InputError(what=what, given=name, allowed=allowed, nearest=nearest_name(name, known))
+                raise InputError(what=what, given=name, allowed=", ".join(known), nearest=nearest_name(name, known))
 
     def reasons(self) -> list[tuple[str, int]]:
         """Why points have no result or do not fit, with their number, most first."""
@@ -287,8 +285,7 @@ class Results:
                 if self.counts()[1]
                 else kept.head(0).collect()
             )
-        found = kept.group_by(list(by)).agg(pl.all().get(place))
-        return found.collect(engine="streaming").sort(list(by))
+        return kept.group_by(list(by)).agg(pl.all().get(place)).collect(engine="streaming").sort(list(by))
 
     def binding(self, objective: str, sense: Sense) -> tuple[Binding, ...]:
         """What each constraint costs: the points that it alone keeps out, and the best without it."""
@@ -372,8 +369,7 @@ def _duckdb(results: Results, text: str, limit: int) -> tuple[list[str], list[tu
         connection.execute(f"CREATE VIEW sweep AS SELECT * FROM read_parquet([{files}])")
         try:
             found = connection.execute(text)
-            names = [one[0] for one in found.description or ()]
-            return names, found.fetchmany(limit)
+            return [one[0] for one in found.description or ()], found.fetchmany(limit)
         except duckdb.Error as error:
             why = " ".join(str(error).split())[:300]
             raise InputError(what="sql", given=text, allowed=f"SQL over the table sweep ({why})") from None
@@ -445,8 +441,7 @@ def front_of(values: Array) -> NDArray[np.int64]:
     ordered = values[order]
     if values.shape[1] <= 2:
         last = ordered[:, -1] if values.shape[1] == 2 else ordered[:, 0]
-        before = np.concatenate(([np.inf], np.minimum.accumulate(last)[:-1]))
-        return np.sort(order[last < before])
+        return np.sort(order[last < np.concatenate(([np.inf], np.minimum.accumulate(last)[:-1]))])
     left = np.arange(len(ordered))
     kept: list[int] = []
     while len(left):  # the first of what is left is beaten by nothing that comes later
@@ -465,8 +460,7 @@ def _crossings(curves: Mapping[str, tuple[Array, Array]], along: str, sense: Sen
     def best(x: float) -> str:
         return min((name for name in at if x in at[name]), key=lambda name: at[name][x])
 
-    winners = [(x, best(x)) for x in places]
-    for (x, before), (after_x, after) in itertools.pairwise(winners):
+    for (x, before), (after_x, after) in itertools.pairwise([(x, best(x)) for x in places]):
         if before == after:
             continue
         ends = (at[before].get(x), at[before].get(after_x), at[after].get(x), at[after].get(after_x))

@@ -19,7 +19,7 @@ from rackline.sweeps.chunk import Done, Job, chunk_name, evaluate, job_of, shard
 from rackline.sweeps.file import SweepFile, read_file
 from rackline.sweeps.space import LEVELS, Chunk, blocks
 from rackline.sweeps.store import Store, lost, store_of
-from rackline.sweeps.workers import Here, Pool, Task, Workers
+from rackline.sweeps.workers import Pool, Task, Workers
 
 with late:
     from rackline.sweeps import passes, workers as sweeps_workers
@@ -110,8 +110,7 @@ def prepare(given: str | Path | Mapping[str, Any] | SweepFile) -> Prepared:
     Raises:
         InputError: as `read_file` and `job_of`.
     """
-    file = given if isinstance(given, SweepFile) else read_file(given)
-    job = job_of(file)
+    job = job_of(given if isinstance(given, SweepFile) else read_file(given))
     rows = _rows_of(job)
     head = job.head
     tasks = tuple((chunk_name(job, chunk, head), chunk) for chunk in _chunks(job, rows))
@@ -124,8 +123,7 @@ def _chunks(job: Job, rows: int) -> Iterator[Chunk]:
         yield from job.space.chunks(file.output.rows_per_shard, rows)
         return
     after = job.space.num("after")
-    each = max(1, round(_SMALL_S / entries()[file.ask].sweep_s))
-    for first, last in blocks(job.space.num("table"), each):
+    for first, last in blocks(job.space.num("table"), max(1, round(_SMALL_S / entries()[file.ask].sweep_s))):
         yield Chunk(tables=(first, last), lanes=(0, 1), points=(0, 1), after=(0, after))
 
 
@@ -153,7 +151,7 @@ def workers_of(prepared: Prepared, out: str, workers: int | None, ray: str | Non
     num = min(workers or usable_cores(), max(tasks, 1))
     small = job.space.num_points * prepared.rows_per_point <= _SMALL if job.file.is_compiled else False
     if num <= 1 or (workers is None and small) or out.startswith("memory:"):
-        return Here(job=job, store=out, num=1)
+        return Workers(job=job, store=out, num=1)
     return Pool(job=job, store=out, num=num)
 
 
@@ -254,12 +252,10 @@ def forecast(prepared: Prepared, out: str | None, *, workers: int | None, usd_pe
     there: set[str] = set()
     if out is not None:
         with lost(out, "nothing was run"):
-            store: Store = store_of(out)
-            there = store.names()
+            there = store_of(out).names()
     missing = [task for task in prepared.tasks if task[0] not in there]
-    first = prepared.tasks[0][1]
-    few = _smaller(first, max(1, _PROBE // prepared.rows_per_point))
-    table_s, table_rows = _timed(job, few)
+    few = _smaller(prepared.tasks[0][1], max(1, _PROBE // prepared.rows_per_point))
+    table_s = _timed(job, few)
     again_s, rows, size = _timed_again(job, few)
     each_table = max(table_s - again_s, 0.0) if job.file.is_compiled else 0.0
     per_row = again_s / max(rows, 1)
@@ -269,7 +265,6 @@ def forecast(prepared: Prepared, out: str | None, *, workers: int | None, usd_pe
     share = len(missing) / max(len(prepared.tasks), 1)
     core_s = tables * share * each_table + points * prepared.rows_per_point * per_row
     num = min(workers or usable_cores(), max(len(missing), 1))
-    del table_rows
     return Forecast(
         points=space.num_points,
         rows=total_rows,
@@ -298,10 +293,10 @@ def _smaller(chunk: Chunk, points: int) -> Chunk:
     return Chunk(tables=some(chunk.tables, 1), lanes=lanes, points=few, after=after)
 
 
-def _timed(job: Job, chunk: Chunk) -> tuple[float, int]:
+def _timed(job: Job, chunk: Chunk) -> float:
     start = time.process_time()
-    frame, _ = evaluate(job, chunk)
-    return time.process_time() - start, frame.height
+    evaluate(job, chunk)
+    return time.process_time() - start
 
 
 def _timed_again(job: Job, chunk: Chunk) -> tuple[float, int, int]:

@@ -110,8 +110,7 @@ def _of_design(results: Results, objective: str, drawn: Sequence[str], num: int,
     blocks = table[objective].to_numpy().reshape(len(drawn) + 2, 1, num)
     if not np.var(blocks) > 0:
         return []
-    values = {"f_A": blocks[0], "f_B": blocks[1], "f_AB": blocks[2:]}
-    indices = sobol_indices(func=values, n=num)
+    indices = sobol_indices(func={"f_A": blocks[0], "f_B": blocks[1], "f_AB": blocks[2:]}, n=num)
     bands = _bootstrap(blocks, seed)
     first, total = np.ravel(indices.first_order), np.ravel(indices.total_order)
     return [
@@ -218,8 +217,7 @@ def _binned(values: Array, result: Array) -> float:
     """Share of variance between bins of equal numbers, less what chance puts there."""
     bins = np.array_split(np.argsort(values, kind="stable"), _BINS)
     means = np.array([result[one].mean() for one in bins])
-    inside = float(np.mean([result[one].var() for one in bins]))
-    noise = inside * (_BINS - 1) / len(result)
+    noise = float(np.mean([result[one].var() for one in bins])) * (_BINS - 1) / len(result)
     return float(max((means.var() - noise) / result.var(), 0.0))
 
 

@@ -11,11 +11,11 @@ from rackline.api.verbs import Entry
 from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.sweeps.file import Sense
-from rackline.sweeps.show_report import Queried, Reason, Shown
+from rackline.sweeps.shown import Queried, Reason, Shown
 
 with late:
     from rackline.report import figure
-    from rackline.sweeps import figures, read, sensitivity, show_report
+    from rackline.sweeps import read, sensitivity, shown
 
 
 _MOST_ROWS = 1_000_000
@@ -66,7 +66,7 @@ class SweepShowQuestion(Question):
 def _text(answer: Answer[SweepShowQuestion, Any], width: int) -> Iterable[Any]:
     most = answer.question.rows
     found = answer.result
-    yield show_report.queried_report(found) if isinstance(found, Queried) else show_report.shown_report(found, most)
+    yield shown.queried_report(found) if isinstance(found, Queried) else shown.shown_report(found, most)
 
 
 def _summary(answer: Answer[SweepShowQuestion, Any]) -> str:
@@ -98,7 +98,7 @@ def _bands(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
         raise InputError(what="plot_kind", given="bands", allowed="a sweep with a list of numbers and with draws")
     option = question.options_of or (found.crossovers.option if found.crossovers else None)
     objective = next(iter(found.objectives))
-    return figures.bands_figure(
+    return shown.bands_figure(
         sensitivity.bands(results, objective, along, option).to_dicts(), found, along, option, objective
     )
 
@@ -109,10 +109,10 @@ def _bands(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
     summary=_summary,
     rows=_rows,
     figures={
-        "front": lambda answer: figures.front_figure(_shown(answer)),
-        "options": lambda answer: figures.options_figure(_shown(answer)),
-        "sensitivity": lambda answer: figures.sensitivity_figure(_shown(answer)),
-        "tornado": lambda answer: figures.tornado_figure(_shown(answer)),
+        "front": lambda answer: shown.front_figure(_shown(answer)),
+        "options": lambda answer: shown.options_figure(_shown(answer)),
+        "sensitivity": lambda answer: shown.sensitivity_figure(_shown(answer)),
+        "tornado": lambda answer: shown.tornado_figure(_shown(answer)),
         "bands": _bands,
     },
     entry=Entry(
@@ -146,16 +146,13 @@ def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
         return Queried(columns=tuple(columns), values=tuple(tuple(map(_value, row)) for row in rows))
     objectives = _objectives(question, results)
     numeric = results.numeric()
-    names = [name for name in results.axes if name not in numeric]
-    by = list(question.by) or names
+    by = list(question.by) or [name for name in results.axes if name not in numeric]
     results.check(by, "by")
     first, sense = next(iter(objectives.items()))
     with watch.moving("reading the shards"):
         rows, feasible = results.counts()
         along = _along(results, question.along)
         option = _option(results, question.options_of, along)
-        front = results.front(objectives)
-        best = results.best(by, first, sense)
         return Shown(
             title=str(results.index["title"]),
             rows=rows,
@@ -165,8 +162,8 @@ def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
             reasons=tuple(Reason(reason=reason, rows=number) for reason, number in results.reasons()),
             objectives=objectives,
             quantities=tuple(name for name in results.axes if name not in results.drawn),
-            front=tuple(_row(row) for row in front.iter_rows(named=True)),
-            best=tuple(_row(row) for row in best.iter_rows(named=True)),
+            front=tuple(_row(row) for row in results.front(objectives).iter_rows(named=True)),
+            best=tuple(_row(row) for row in results.best(by, first, sense).iter_rows(named=True)),
             by=tuple(by),
             binding=results.binding(first, sense),
             sensitivities=_sensitivities(results, first),

@@ -136,8 +136,7 @@ class Space:
             for lane in blocks(lanes, max(1, most // (points * after))):
                 few = lane[1] - lane[0]
                 for point in blocks(points, max(1, most // (few * after))):
-                    some = few * (point[1] - point[0])
-                    for rest in blocks(after, max(1, most // some)):
+                    for rest in blocks(after, max(1, most // (few * (point[1] - point[0])))):
                         yield Chunk(tables=(table, table + 1), lanes=lane, points=point, after=rest)
 
 
@@ -406,8 +405,7 @@ def resolve(file: SweepFile, values: Mapping[str, Any]) -> Lane:
         model = resolved(question, watch).model
         texts += [setting(name, _written(value), model) for name, value in derived.items()]
         question = replace(question, set=tuple(texts))
-    found = resolved(question, watch)
-    return Lane(system=found, question=question)
+    return Lane(system=resolved(question, watch), question=question)
 
 
 def _written(value: Any) -> str:

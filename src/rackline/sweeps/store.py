@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, cast
@@ -21,34 +20,8 @@ class LostStoreError(InputError):
     """A store that cannot be written or read: a full disk, a folder or server that is gone."""
 
 
-class Store(ABC):
-    """Files of one sweep by name, such as "shards/3f.parquet"."""
-
-    address: str
-
-    @abstractmethod
-    def names(self) -> set[str]:
-        """The names of the shards that are there, without folder and ending."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """One file. Raises FileNotFoundError where it is not there."""
-
-    @abstractmethod
-    def write(self, name: str, data: bytes) -> None:
-        """Write one file whole or not at all; one that is there is replaced."""
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make the folders, and remove what interrupted writers have left."""
-
-    @abstractmethod
-    def sources(self, names: list[str]) -> list[Any]:
-        """Shards as polars reads them: paths, or addresses that it knows."""
-
-
-class LocalStore(Store):
-    """A folder of this machine.
+class Store:
+    """Files of one sweep by name, such as "shards/3f.parquet", in a folder of this machine.
 
     Args:
         address: of the folder.
@@ -59,7 +32,7 @@ class LocalStore(Store):
         self.folder = Path(address)
 
     def names(self) -> set[str]:
-        """As `Store`."""
+        """The names of the shards that are there, without folder and ending."""
         with contextlib.suppress(FileNotFoundError):
             return {
                 one.name.removesuffix(ENDING)
@@ -69,11 +42,11 @@ class LocalStore(Store):
         return set()
 
     def read(self, name: str) -> bytes:
-        """As `Store`."""
+        """One file. Raises FileNotFoundError where it is not there."""
         return (self.folder / name).read_bytes()
 
     def write(self, name: str, data: bytes) -> None:
-        """As `Store`: to a temporary name beside it, then moved."""
+        """Write one file whole or not at all, first to a temporary name beside it; one that is there is replaced."""
         target = self.folder / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
@@ -88,7 +61,7 @@ class LocalStore(Store):
             raise
 
     def prepare(self) -> None:
-        """As `Store`; temporary files whose writer is still there stay."""
+        """Make the folders, and remove what interrupted writers have left; files of a writer that is there stay."""
         (self.folder / SHARDS).mkdir(parents=True, exist_ok=True)
         for one in (self.folder / SHARDS).glob(".*.tmp"):
             writer = one.name.split(".")[-2]
@@ -97,7 +70,7 @@ class LocalStore(Store):
                     one.unlink()
 
     def sources(self, names: list[str]) -> list[Any]:
-        """As `Store`."""
+        """Shards as polars reads them: paths, or the bytes of each."""
         return [self.folder / SHARDS / f"{name}{ENDING}" for name in names]
 
 
@@ -173,7 +146,7 @@ def _system_errors() -> Generator[None]:
 
 def store_of(address: str) -> Store:
     """The store at an address: a folder, or PROTOCOL://... for fsspec."""
-    return RemoteStore(address) if "://" in address else LocalStore(address)
+    return RemoteStore(address) if "://" in address else Store(address)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 from rackline.late import late, load_optional
 from rackline.report.column import facts
-from rackline.sweeps.show_report import value_text
+from rackline.sweeps.shown import value_text
 from rackline.units import format_bytes, format_seconds, format_usd
 
 with late:
@@ -167,8 +167,7 @@ def sweep(question: SweepQuestion, watch: Watch) -> run.Forecast | run.Ran | Exa
         with watch.moving("running a small part"):
             at = question.out or (None if isinstance(given, Mapping) else _folder(given))
             return run.forecast(prepared, at, workers=workers, usd_per_core_hour=question.core_price)
-    out = question.out or _folder(given)
-    return run.run(prepared, out, workers=workers, ray=question.ray, watch=watch)
+    return run.run(prepared, (question.out or _folder(given)), workers=workers, ray=question.ray, watch=watch)
 
 
 def sweep_data(given: str) -> str | Mapping[str, Any]:

@@ -34,7 +34,7 @@ class WorkersLostError(RacklineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Runs chunks of one sweep.
+    """Runs chunks of one sweep, one after another in this process.
 
     Args:
         job: the sweep.
@@ -53,16 +53,6 @@ class Workers:
             OSError and errors of the store's library: a shard could not be written.
             WorkersLostError: workers that die again and again.
         """
-        raise NotImplementedError
-
-
-class Here(Workers):
-    """One after another in this process."""
-
-    __slots__ = ()
-
-    def run(self, tasks: Iterable[Task]) -> Generator[Done]:
-        """As `Workers`."""
         store = store_of(self.store)
         for name, chunk in tasks:
             yield run_chunk(self.job, chunk, store, name)
@@ -104,7 +94,7 @@ class Pool(Workers):
                         "`rows_per_shard` or fewer workers"
                     ) from None
             finally:
-                _close(pool)
+                pool.shutdown(wait=True, cancel_futures=True)  # after the chunk that each worker is at
 
     def _fill(
         self, pool: ProcessPoolExecutor, running: dict[Future[Done], Task], again: list[Task], left: Iterator[Task]
@@ -132,11 +122,6 @@ class Pool(Workers):
 
 def _finished(future: Future[Done]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _close(pool: ProcessPoolExecutor) -> None:
-    """End the workers after the chunk that each is at."""
-    pool.shutdown(wait=True, cancel_futures=True)
 
 
 _worker: dict[str, Any] = {}
@@ -225,8 +210,7 @@ class Ray(Workers):
                     return
                 done, _ = ray.wait(list(waiting), num_returns=1)
                 for one in done:
-                    name = waiting.pop(one)
-                    yield self._result(ray, one, name)
+                    yield self._result(ray, one, waiting.pop(one))
         finally:
             for one in waiting:
                 ray.cancel(one, force=False)

@@ -1,10 +1,14 @@
-"""Figures of a sweep: its front, options along a quantity, sensitivities, a tornado, bands of uncertainty."""
+"""What a sweep has found, as tables and as figures: front, options, sensitivities, a tornado, bands of uncertainty."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from rackline.late import late
 from rackline.report.axes import (
@@ -22,11 +26,223 @@ from rackline.report.axes import (
     log_axis,
     nothing_figure,
 )
+from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
-from rackline.sweeps.show_report import value_text
+from rackline.sweeps.file import Sense
 
 with late:
-    from rackline.sweeps import show_report
+    from rackline.sweeps import read, sensitivity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why points have no result or do not fit.
+
+    Args:
+        reason: in words.
+        rows: points [count].
+    """
+
+    reason: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a sweep has found.
+
+    Args:
+        title: of the sweep.
+        rows: that are there [count].
+        feasible_rows: of them, those that have a result, fit and keep all constraints [count].
+        shards: of the sweep [count].
+        missing: of them, those that are not there yet [count].
+        reasons: why points have no result or do not fit, most first.
+        objectives: column → whether less or more is better.
+        quantities: columns of lists with several values.
+        front: rows of the Pareto front, as column → value.
+        best: the best row of each group.
+        by: columns of the groups.
+        binding: what each constraint costs.
+        sensitivities: of the first objective, most first; empty where it does not vary.
+        tornado: main effects on it, largest first.
+        crossovers: the best of each option along a quantity; None where nothing competes.
+    """
+
+    title: str
+    rows: int
+    feasible_rows: int
+    shards: int
+    missing: int
+    reasons: tuple[Reason, ...]
+    objectives: Mapping[str, Sense]
+    quantities: tuple[str, ...]
+    front: tuple[Mapping[str, Any], ...]
+    best: tuple[Mapping[str, Any], ...]
+    by: tuple[str, ...]
+    binding: tuple[read.Binding, ...]
+    sensitivities: tuple[sensitivity.Sensitivity, ...]
+    tornado: tuple[sensitivity.Effect, ...]
+    crossovers: read.Crossovers | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queried:
+    """What SQL has answered.
+
+    Args:
+        columns: their names.
+        values: rows of values.
+    """
+
+    columns: tuple[str, ...]
+    values: tuple[tuple[str | float | bool | None, ...], ...]
+
+
+_CHOSEN = ("layout", "batch")  # what a rule or a group chooses
+
+
+def value_text(value: Any) -> str:
+    """A value of a row for readers: four digits, texts as they are."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e6):
+        return f"{int(value):,}"
+    if not isinstance(value, float):
+        return str(value)
+    text = f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return text if "e" not in text else f"{value:.10f}".rstrip("0")
+
+
+def rows_table(
+    rows: Sequence[Mapping[str, Any]], title: str, most: int, columns: Sequence[str]
+) -> Sheet[Mapping[str, Any]]:
+    """Rows as a table; columns that are the same everywhere are left out and said below it.
+
+    Args:
+        most: rows that are shown [count].
+        columns: that are shown, in the order of the rows.
+    """
+    names = [name for name in rows[0] if name in columns] if rows else list[str]()
+    same = [name for name in names if len(rows) > 1 and all(row[name] == rows[0][name] for row in rows)]
+    said = [f"{name} {value_text(rows[0][name])}" for name in same]
+    more = [f"{len(rows) - most:,} more rows"] if len(rows) > most else []
+    caption = "; ".join([*more, *([f"all: {', '.join(said)}"] if said else [])])
+    shown = [_column(name, rows[:most]) for name in names if name not in same]
+    return Sheet("rows", shown, rows[:most], title, caption)
+
+
+def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> Column[Mapping[str, Any]]:
+    unit = "words" if any(isinstance(row[name], str) for row in rows) else "figures"
+    return Column(name, name, unit, lambda row: value_text(row[name]))
+
+
+def queried_report(found: Queried) -> RenderableType:
+    """The answer to SQL."""
+    rows = [dict(zip(found.columns, values, strict=True)) for values in found.values]
+    return rows_table(rows, "", len(rows), found.columns) if rows else Text("no rows")
+
+
+def shown_report(found: Shown, most: int) -> RenderableType:
+    """Everything that `sweep show` prints.
+
+    Args:
+        most: rows of each table [count].
+    """
+    wanted = ", ".join(f"{name} ({sense})" for name, sense in found.objectives.items())
+    parts: list[RenderableType] = [_head(found)]
+    if not found.feasible_rows:
+        return spaced([*parts, Text("nothing is feasible", style="yellow"), _binding(found)])
+    columns = (*found.quantities, *_CHOSEN, *found.objectives)
+    parts.append(rows_table(found.front, f"Pareto front of {wanted}", most, columns))
+    if found.by:
+        first = next(iter(found.objectives))
+        parts.append(
+            rows_table(found.best, f"best {first} for each {', '.join(found.by)}", most, (*found.by, *columns))
+        )
+    parts.append(_binding(found))
+    if found.sensitivities:
+        parts.append(_sensitivities(found))
+    if found.tornado:
+        parts.append(_tornado(found))
+    if found.crossovers is not None:
+        parts.append(_crossovers(found))
+    return spaced(parts)
+
+
+def _head(found: Shown) -> RenderableType:
+    text = Text()
+    if found.title:
+        text.append(f"{found.title}\n", style="bold")
+    text.append(f"{found.rows:,} points, {found.feasible_rows:,} of them feasible")
+    if found.missing:
+        text.append(f"; {found.missing:,} of {found.shards:,} shards are not there yet", style="yellow")
+    for one in found.reasons[:5]:
+        text.append(f"\n{one.rows:,} points: {one.reason}", style="dim")
+    if len(found.reasons) > 5:
+        text.append(f"\n{len(found.reasons) - 5:,} more reasons", style="dim")
+    return text
+
+
+def _binding(found: Shown) -> Sheet[read.Binding]:
+    first = next(iter(found.objectives))
+    columns: list[Column[read.Binding]] = [
+        Column("constraint", "constraint", "words", lambda one: ": ".join(filter(None, (one.constraint, one.text)))),
+        Column("broken", "broken by", "share"),
+        Column("alone", "by it alone", "share"),
+        Column("best", "best with all", "figures", lambda one: value_text(one.best)),
+        Column("best_without", "without it", "figures", lambda one: value_text(one.best_without)),
+    ]
+    return Sheet("binding", columns, found.binding, title=f"where constraints bind (best {first})")
+
+
+def _sensitivities(found: Shown) -> RenderableType:
+    first = next(iter(found.objectives))
+    how = {
+        "saltelli": "Saltelli's design, 95 % confidence",
+        "grid": "on the grid; approximate where points have no result",
+        "bins": "bins of the draws, 95 % confidence",
+    }[found.sensitivities[0].how]
+    columns: list[Column[sensitivity.Sensitivity]] = [
+        Column("quantity", "quantity", "words"),
+        Column("first", "alone", "share"),
+        Column("first_low", "from", "share", priority=1),
+        Column("first_high", "to", "share", priority=1),
+        Column("total", "with interactions", "share"),
+        Column("total_low", "from", "share", priority=1),
+        Column("total_high", "to", "share", priority=1),
+    ]
+    title = f"Sobol' indices of {first}"
+    return Sheet("sensitivities", columns, found.sensitivities, title, f"{how}; all points with a result")
+
+
+def _tornado(found: Shown) -> Sheet[sensitivity.Effect]:
+    first = next(iter(found.objectives))
+    columns: list[Column[sensitivity.Effect]] = [
+        Column("quantity", "quantity", "words"),
+        Column("low", "from", "figures"),
+        Column("high", "to", "figures"),
+        Column("at_low", "there", "figures", lambda one: value_text(one.at_low)),
+        Column("at_high", "and there", "figures", lambda one: value_text(one.at_high)),
+    ]
+    return Sheet("tornado", columns, found.tornado, title=f"tornado: median {first} at the ends of each quantity")
+
+
+def _crossovers(found: Shown) -> RenderableType:
+    one = found.crossovers
+    if one is None:
+        return Text("")
+    head = f"best {one.objective} by {one.option} along {one.along}"
+    if not one.points:
+        best = {row[one.option] for row in one.curve}
+        return Text(f"{head}: no crossover between {', '.join(sorted(map(str, best)))}")
+    lines = [
+        Text(f"{head}: from {point.before} to {point.after} at {one.along} {value_text(point.at)}")
+        for point in one.points
+    ]
+    return Group(*lines)
 
 
 _MOST_POINTS = 2000
@@ -54,16 +270,11 @@ def _quoted(name: str) -> str:
     return name.replace("\\", "\\\\").replace(".", "\\.").replace("[", "\\[").replace("]", "\\]")
 
 
-def _plain_rows(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[Row]:
-    """Rows with columns under names that need no quoting."""
-    return [{new: row[old] for old, new in names.items()} for row in rows]
-
-
-def _title(found: show_report.Shown) -> str:
+def _title(found: Shown) -> str:
     return found.title or "A sweep"
 
 
-def front_figure(found: show_report.Shown) -> Figure:
+def front_figure(found: Shown) -> Figure:
     """The front of the first two objectives, coloured by the first quantity of names."""
     objectives = list(found.objectives)
     if not found.front:
@@ -108,15 +319,15 @@ def front_figure(found: show_report.Shown) -> Figure:
     )
 
 
-def options_figure(found: show_report.Shown) -> Figure:
+def options_figure(found: Shown) -> Figure:
     """The best of each option along a quantity, with the crossovers."""
     one = found.crossovers
     if one is None:
         return nothing_figure(_title(found), "no options compete along a list of numbers")
-    columns = {one.along: "along", one.objective: "value", one.option: "series"}
-    rows = _plain_rows(one.curve, columns)
-    for row in rows:
-        row["series"] = value_text(row["series"]) if not isinstance(row["series"], str) else row["series"]
+    rows: list[Row] = [  # under names that need no quoting
+        {"along": row[one.along], "value": row[one.objective], "series": value_text(row[one.option])}
+        for row in one.curve
+    ]
     names = sorted({row["series"] for row in rows}, key=_order)
     x, y = _axis(one.along, [row["along"] for row in rows]), _axis(one.objective, [row["value"] for row in rows])
     x["field"], y["field"] = "along", "value"
@@ -127,8 +338,7 @@ def options_figure(found: show_report.Shown) -> Figure:
         Measure(field="value", title=one.objective, kind=measure_of(one.objective).kind),
     ]
     coloured = {**place, "color": colour(names, title=one.option), "strokeDash": dashes(names)}
-    few = one.points[:4]
-    changes = "; ".join(f"{each.after} from {each.at:.3g}" for each in few) or "no crossover"
+    changes = "; ".join(f"{each.after} from {each.at:.3g}" for each in one.points[:4]) or "no crossover"
     layers: list[Layer] = [
         {"mark": {"type": "line"}, "encoding": coloured},
         hovered({"type": "point", "size": 22}, {**place, "color": colour(names, title=one.option)}, shown),
@@ -151,7 +361,7 @@ def _order(name: str) -> tuple[int, float, str]:
         return 1, 0.0, name
 
 
-def sensitivity_figure(found: show_report.Shown) -> Figure:
+def sensitivity_figure(found: Shown) -> Figure:
     """First and total indices of each quantity, with confidence where there is one."""
     if not found.sensitivities:
         return nothing_figure(_title(found), "the first objective does not vary, or shards are missing")
@@ -167,13 +377,7 @@ def sensitivity_figure(found: show_report.Shown) -> Figure:
     names = list(dict.fromkeys(row["series"] for row in rows))
     measure = Measure(field="share", title="share of the variance", kind="share")
     x = linear_axis(measure, [0.0, 1.0, *(row["share"] for row in rows), *(row["high"] or 0.0 for row in rows)])
-    y: Layer = {
-        "field": "quantity",
-        "type": "nominal",
-        "sort": [one.quantity for one in found.sensitivities],
-        "title": None,
-        "axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False},
-    }
+    y = _by_quantity(found.sensitivities)
     offset: Layer = {"field": "series", "type": "nominal", "sort": names, "scale": {"paddingInner": 0.15}}
     encoding: Layer = {"x": x, "y": y, "yOffset": offset, "color": colour(names)}
     shown = [Measure(field="quantity", title="quantity"), Measure(field="series", title="index"), measure]
@@ -199,7 +403,17 @@ def sensitivity_figure(found: show_report.Shown) -> Figure:
     )
 
 
-def tornado_figure(found: show_report.Shown) -> Figure:
+def _by_quantity(rows: Sequence[sensitivity.Sensitivity | sensitivity.Effect]) -> Layer:
+    return {
+        "field": "quantity",
+        "type": "nominal",
+        "sort": [one.quantity for one in rows],
+        "title": None,
+        "axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False},
+    }
+
+
+def tornado_figure(found: Shown) -> Figure:
     """Median of the first objective at either end of each quantity."""
     first = next(iter(found.objectives))
     if not found.tornado:
@@ -220,13 +434,7 @@ def tornado_figure(found: show_report.Shown) -> Figure:
     measure = measure_of(first)
     x = _axis(first, [value for row in rows for value in (row["start"], row["end"])])
     x["field"] = "start"
-    y: Layer = {
-        "field": "quantity",
-        "type": "nominal",
-        "sort": [one.quantity for one in found.tornado],
-        "title": None,
-        "axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False},
-    }
+    y = _by_quantity(found.tornado)
     shown = [
         Measure(field="quantity", title="quantity"),
         Measure(field="low", title="from"),
@@ -258,7 +466,7 @@ def tornado_figure(found: show_report.Shown) -> Figure:
 
 
 def bands_figure(
-    rows: Sequence[Mapping[str, Any]], found: show_report.Shown, along: str, option: str | None, objective: str
+    rows: Sequence[Mapping[str, Any]], found: Shown, along: str, option: str | None, objective: str
 ) -> Figure:
     """Quantiles of an objective over the draws, along a quantity.
 

@@ -1,4 +1,4 @@
-"""Why something does not fit: the memory of the fullest chip by part, and the changes that make it fit."""
+"""Memory of a chip: what the fullest one holds, the changes that make it fit, and the stages of a training run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,25 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.axes import Measure, stacked_bars
-from rackline.report.column import Column, Sheet, band_bar, facts, spaced
+from rackline.report.axes import (
+    Layer,
+    Measure,
+    Row,
+    colour,
+    hovered,
+    layered,
+    limit,
+    linear_axis,
+    nothing_figure,
+    stacked_bars,
+)
+from rackline.report.column import Column, Sheet, facts, spaced
 from rackline.report.figure import Figure
+from rackline.report.terminal import band_bar
 from rackline.report.wording import Prose, composed, money, money_name, share
 from rackline.search.misfit import Change, ChipMemory, Misfit
+from rackline.search.train import TrainPlan
+from rackline.training.stage_memory import StageMemory
 from rackline.units import format_bytes, format_seconds, format_usd
 
 _TOKENS = {"output": "M output tokens", "trained": "M tokens"}
@@ -23,10 +37,9 @@ _BARS = 8  # of a figure
 
 def memory_sheet(memory: ChipMemory) -> Sheet[Any]:
     """What the fullest chip holds, part after part, with the end of its memory marked."""
-    ends = list(accumulate(memory.parts.values()))
     rows = [
         (name, size, share(size, memory.hbm_bytes), (end - size, end))
-        for (name, size), end in zip(memory.parts.items(), ends, strict=True)
+        for (name, size), end in zip(memory.parts.items(), list(accumulate(memory.parts.values())), strict=True)
         if size > 0
     ]
     whole = max(memory.held_bytes, memory.hbm_bytes)
@@ -60,8 +73,7 @@ def changes_sheet(found: Misfit) -> Sheet[Change]:
     if any(one.cost is not None and one.cost.ttft_s is not None for one in fitting):
         columns.append(Column("cost.ttft_s", "first token", "s"))
     dollars = f"{money_name(found.priced)} per {'M tokens' if training else 'M output'}"
-    unit = "USD" if found.priced else "1"
-    columns.append(Column("cost.usd_per_mtok", dollars, unit))
+    columns.append(Column("cost.usd_per_mtok", dollars, ("USD" if found.priced else "1")))
     if any(one.usd is not None for one in fitting):
         columns += [Column("days", "days", "1"), Column("usd", "the run", "USD")]
     columns += [
@@ -121,8 +133,7 @@ def memory_figure(memory: ChipMemory, title: str, found: Misfit | None = None) -
     """
     bars = {memory.layout if found is None else f"as asked: {memory.layout}": dict(memory.parts)}
     marks = {f"chip: {format_bytes(memory.hbm_bytes)}": memory.hbm_bytes}
-    changes = found.changes if found is not None else ()
-    for one in changes[:_BARS]:
+    for one in (found.changes if found is not None else ())[:_BARS]:
         if one.memory is not None:
             bars[f"{one.setting}{'' if one.fits else ' (does not do)'}"] = dict(one.memory.parts)
             if one.memory.hbm_bytes != memory.hbm_bytes:
@@ -140,4 +151,89 @@ def memory_figure(memory: ChipMemory, title: str, found: Misfit | None = None) -
         subtitle="" if found is None else "as asked, and with each change; those that fit first",
         description=f"A chip holds {held} of {has}." + ("" if best is None else f" Cheapest change: {best.setting}."),
         marks=marks,
+    )
+
+
+MOST_STAGES = 5
+"""Stages that table and figure show: the first, the last, the fullest, and neighbours of them."""
+
+
+def shown_stages(stages: tuple[StageMemory, ...]) -> list[StageMemory]:
+    """The first and the last stage, the fullest, and of the others those that come first."""
+    wanted = {0, len(stages) - 1, max(stages, key=lambda one: one.total_bytes).stage}
+    for stage in stages:
+        if len(wanted) >= MOST_STAGES:
+            break
+        wanted.add(stage.stage)
+    return [stages[index] for index in sorted(wanted)]
+
+
+def stages_sheet(plan: TrainPlan) -> Sheet[StageMemory] | None:
+    """Memory of a chip of each stage by part, and when it is fullest; None without a pipeline."""
+    stages = plan.stages
+    if len(stages) < 2:
+        return None
+    parts = {
+        "dense_bytes": "dense",
+        "expert_bytes": "experts",
+        "gradient_bytes": "gradients",
+        "optimizer_bytes": "optimiser",
+        "activation_bytes": "activations",
+        "logit_bytes": "logits",
+    }
+    columns: list[Column[StageMemory]] = [
+        Column("stage", "stage", "whole"),
+        Column("layers", "layers", "whole", priority=1),
+        *(
+            Column(key, title, "B", priority=2)
+            for key, title in parts.items()
+            if any(getattr(one, key) > 0.0 for one in stages)
+        ),
+        Column("total_bytes", "all", "B", note="with driver, buffers and fragments"),
+        Column("peak_s", "fullest at", "s", priority=3),
+        Column("peak_in", "in", "words", priority=4),
+    ]
+    shown = shown_stages(stages)
+    cut = "" if len(shown) == len(stages) else f" ({len(shown)} of {len(stages)} stages)"
+    return Sheet("stages", columns, shown, title=f"memory of a chip of each stage at its fullest{cut}")
+
+
+def memory_over_time(plan: TrainPlan) -> Figure:
+    """Memory of a chip of the first, the last and the fullest stages over the passes of a step."""
+    title = f"{plan.system.model.name} on {plan.system.cluster.num_chips:,} chips: memory over a step"
+    if not plan.best:
+        return nothing_figure(title, plan.reason)
+    shown, has = shown_stages(plan.stages), plan.system.cluster.chip.hbm_bytes
+    rows: list[Row] = [
+        {"stage": f"stage {one.stage}", "time_s": time, "held_bytes": held}
+        for one in shown
+        for time, held in zip(one.times_s, one.held_bytes, strict=True)
+    ]
+    names = [f"stage {one.stage}" for one in shown]
+    clock = Measure(field="time_s", title="time in the step", kind="seconds")
+    held = Measure(field="held_bytes", title="memory of a chip", kind="bytes")
+    y = linear_axis(held, [0.0, has, *(row["held_bytes"] for row in rows)])
+    x = linear_axis(clock, [row["time_s"] for row in rows], margin=0.0)
+    encoding: Layer = {"x": x, "y": y, "color": colour(names, "stage")}
+    line = hovered({"type": "line", "interpolate": "step-after", "strokeWidth": 1.6}, encoding, [clock, held])
+    peaks: list[Row] = [
+        {"stage": f"stage {one.stage}", "time_s": one.peak_s, "held_bytes": one.total_bytes, "in": one.peak_in}
+        for one in shown
+    ]
+    full = max(shown, key=lambda one: one.total_bytes)
+    when = f"stage {full.stage} is fullest {format_seconds(full.peak_s)} into the step, in the {full.peak_in}"
+    points = hovered(
+        {"type": "point", "filled": True, "size": 60},
+        encoding,
+        [Measure(field="stage", title=""), clock, held, Measure(field="in", title="in")],
+        data={"values": peaks},
+    )
+    return Figure(
+        title=title,
+        subtitle=f"{when}: {format_bytes(full.total_bytes)}",
+        description=f"Memory of a chip of {len(shown)} of {len(plan.stages)} stages over the first passes of a step of "
+        f"{plan.best[0].layout.label()}; {when}: {format_bytes(full.total_bytes)} of {format_bytes(has)}.",
+        spec=layered(rows, line, points, *limit("y", y, has, f"chip: {format_bytes(has)}")),
+        width=720,
+        height=320,
     )

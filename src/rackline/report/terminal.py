@@ -1,4 +1,4 @@
-"""A scatter plot on log axes for the terminal, drawn with braille dots."""
+"""Drawings for the terminal: bars, bands, the timeline of a pipeline, and plots on log axes with braille dots."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rich.text import Text
+
+from rackline.late import late
+from rackline.units import format_percent
+
+with late:
+    from rackline.training import schedules
 
 _DOT_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column] of a braille cell
 
@@ -164,3 +171,123 @@ def _between(start: tuple[float, float], end: tuple[float, float]) -> Iterator[t
     x, y = end[0] - start[0], end[1] - start[1]
     steps = max(int(max(abs(x), abs(y))), 1)
     return ((start[0] + x * step / steps, start[1] + y * step / steps) for step in range(steps + 1))
+
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def bar(fraction: float, width: int = 12) -> str:
+    """A bar of block characters; anything above 0 shows at least an eighth of a cell.
+
+    Args:
+        fraction: share of the full width, 0 to 1; values outside are cut.
+        width: cells of a full bar.
+
+    >>> bar(0.5, 4)
+    '██  '
+    """
+    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+    if fraction > 0:
+        eighths = max(eighths, 1)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def band_bar(
+    low: float, mid: float | None, high: float, limit: float | None = None, width: int = 24, *, end: float = 0.0
+) -> Text:
+    """A band as a bar from 0, with the predicted value and the limit marked.
+
+    Args:
+        low, high: ends of the band.
+        mid: predicted value between them; None for a part of a whole, which has no value inside.
+        limit: of the value, in the same unit; None without one.
+        width: characters of the whole bar.
+        end: what its last character stands for at least, so that bars of several rows compare.
+
+    Returns:
+        Its first character stands for 0, its last for the largest of the numbers; ━ is the band, ● the prediction,
+        ┃ the limit. What lies beyond the limit is red.
+
+    >>> band_bar(8.0, 10.0, 14.0, 12.0, 15).plain
+    '        ━━●━┃━━'
+    """
+    end = max(end, high, limit or 0.0, mid or 0.0)
+
+    def place(value: float) -> int:
+        return min(max(round(value / end * (width - 1)), 0), width - 1) if end > 0 else 0
+
+    text = Text()
+    at_mid, at_limit = None if mid is None else place(mid), place(limit) if limit is not None else None
+    if mid is not None and limit is not None and place(mid) == at_limit:  # both are seen, in their order
+        at_mid = max(place(mid) - 1, 0) if mid <= limit else place(mid) + 1
+    for cell in range(width):
+        inside = min(place(low), place(high) if at_mid is None else at_mid) <= cell <= place(high)
+        beyond = at_limit is not None and cell > at_limit
+        if cell == at_limit:
+            text.append("┃", style="bold")
+        elif cell == at_mid:
+            text.append("●", style="bold red" if beyond else "bold green")
+        else:
+            text.append("━" if inside else " ", style="red" if beyond else "green")
+    return text
+
+
+_STAGE = 8  # columns of the terminal before a line of stages
+
+
+_STYLES = {"F": "blue", "B": "green", "W": "yellow"}
+
+
+def gantt_text(
+    timeline: schedules.Timeline,
+    width: int,
+    most_devices: int = 6,
+    *,
+    bubble_fraction: float | None = None,
+    note: str = "",
+) -> Text:
+    """What stages do when, a dot where they wait; neighbours share a line where there are many.
+
+    Args:
+        width: columns of the terminal.
+        bubble_fraction: share of the step in which a stage waits, where the timeline is only a part of the step; that
+            of the timeline by default.
+        note: how the timeline differs from the step; empty where it is the step.
+        most_devices: lines; of more stages, neighbours share one [count].
+    """
+    columns = max(width - _STAGE, 20)
+    end = max((event.end for event in timeline.events), default=1.0)
+    text = Text()
+    for first, last in _folded(timeline.num_devices, most_devices):
+        label = f"{first}" if first == last else f"{first}-{last}"
+        cells = _stage_cells(timeline, first, columns, end)
+        text.append(f"{label:>{_STAGE - 2}}  ", style="dim")
+        text.append_tokens((cell, _STYLES.get(cell, "dim")) for cell in cells).append("\n")
+    drawn = "" if timeline.num_devices <= most_devices else "; of each group of stages the first is drawn"
+    waits = waits_text(timeline, bubble_fraction)
+    return text.append(f"F forward, B backward, W gradient of weights; {waits} (bubble){drawn}{note}")
+
+
+def waits_text(timeline: schedules.Timeline, bubble_fraction: float | None) -> str:
+    share_waiting = timeline.bubble_fraction if bubble_fraction is None else bubble_fraction
+    return f"{format_percent(share_waiting)} of the step waits"
+
+
+def _stage_cells(timeline: schedules.Timeline, device: int, columns: int, end: float) -> list[str]:
+    """What a stage does in each column of the terminal."""
+    cells = ["·"] * columns
+    for event in timeline.of_device[device]:
+        first = int(event.start / end * columns)
+        for column in range(first, min(max(first + 1, int(event.end / end * columns)), columns)):
+            cells[column] = event.slot.op
+    return cells
+
+
+def _folded(count: int, most: int) -> list[tuple[int, int]]:
+    """The stages in at most `most` groups of neighbours, the first and the last alone: (first, last) of each."""
+    if count <= most:
+        return [(one, one) for one in range(count)]
+    inner, groups = count - 2, most - 2
+    cuts = [1 + inner * place // groups for place in range(groups + 1)]
+    return [(0, 0), *((a, b - 1) for a, b in pairwise(cuts)), (count - 1, count - 1)]
