@@ -29,7 +29,8 @@ INTRO = """\
 
 What `rackline train` says of pre-training runs whose chip-hours are public, asked as a newcomer asks: model, chips, \
 tokens, batch and length of sequences, and the framework where it is known and a stack describes it; no layout, no \
-number of its own for any model. Runs of 2022 are asked with the stack of their time (`megatron-lm-2021`, full \
+number of its own for any model; a run whose framework is named also gets the layout, recomputation and precision that \
+its source states (`stated_url`). Runs of 2022 are asked with the stack of their time (`megatron-lm-2021`, full \
 recomputation). Written by `bench/train_practice.py`; the table is `bench/whole_runs.csv`.
 
 *Tuned* are steps as makers of frameworks publish them. *As run* multiplies them by the number of the stack's family: \
@@ -41,7 +42,10 @@ Failures and checkpoints are predicted apart (goodput) and left out where a sour
 LIMITS = """
 What limits this: hours are billed, chips times days, or from a rate, and sources rarely say what they include; where \
 the number of chips is not published the table assumes one (`chips_stated`); sequences per batch of some runs are \
-general knowledge; `accessed` is empty where the source was not read again. Eight of the eleven later runs were known \
+general knowledge; `accessed` is empty where the source was not read again. OLMo 3 is predicted too slow in its \
+published layouts (FSDP over 8 or 64 chips in one micro-batch, FlashAttention-2 by its scripts, half of the \
+activations of the 32B recomputed, for which all stand in); layouts that were searched are faster than \
+the published ones, and the number of a family stands for that as well. Eight of the eleven later runs were known \
 when the rule was chosen; three came after it (dots.llm1, Trinity Large, SmolLM3 on B200). Left out: Llama 3.2 (its \
 hours include a teacher's logits), Llama 3.1 8B and 70B (theirs include post-training), TPUs, upper bounds and runs \
 on mixed chips.

@@ -14,6 +14,7 @@ from rackline import arch
 from rackline.hardware import cluster
 from rackline.search.train import train_plan
 from rackline.search.train_space import whole_batch
+from rackline.training.runs import parse_train_layout
 from rackline.training.system import TrainingSystem
 from rackline.validation.resolve import architecture_record
 
@@ -23,6 +24,8 @@ SPLIT = "2025"
 """Runs published before measure the practice, later ones score it."""
 HELD = 0.9
 """Share of the runs that the interval of the practice holds."""
+KNOWN_TO_NAMED = ("stack", "layout", "recompute", "stated_precision")
+"""Columns of which one who does not know a run's framework knows nothing."""
 PRIOR_RUNS = 4.0
 """How many runs the median of all counts for in the number of a family (a choice: with each earlier run left out in
 turn, 0 to 8 differ by 1 point in the median error, 14.6 to 13.6 %, and by 2 in the 90th percentile) [count]."""
@@ -67,7 +70,10 @@ class WholeRun:
 
 
 def whole_runs(path: Path = FILE) -> tuple[WholeRun, ...]:
-    """Every run of the table, predicted under its framework where a stack describes that, else under the default."""
+    """Every run of the table, predicted under its framework where a stack describes that, else under the default.
+
+    With the layout, recomputation and precision that its source states, in the columns at the end of the table.
+    """
     with path.open(encoding="utf-8") as file:
         return tuple(_predicted(row) for row in csv.DictReader(file))
 
@@ -76,7 +82,7 @@ def unnamed_runs(path: Path = FILE) -> tuple[WholeRun, ...]:
     """Later runs asked without a stack, as by one who knows nothing of their frameworks."""
     with path.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["published"] >= SPLIT]
-        return tuple(_predicted({**row, "stack": ""}) for row in rows)
+        return tuple(_predicted(row | dict.fromkeys(KNOWN_TO_NAMED, "")) for row in rows)
 
 
 def _predicted(row: dict[str, str]) -> WholeRun:
@@ -85,11 +91,16 @@ def _predicted(row: dict[str, str]) -> WholeRun:
         _model(row),
         machines,
         stack=row["stack"],
-        precision=row["precision"],
+        precision=row["stated_precision"] or row["precision"],
         global_batch_sequences=whole_batch(float(row["global_batch"]), seq_len, machines.num_chips),
         seq_len=seq_len,
     )
-    plan = train_plan(system, tokens=float(tokens), recompute=[row["recompute"]] if row["recompute"] else ())
+    plan = train_plan(
+        system,
+        tokens=float(tokens),
+        fixed=parse_train_layout(row["layout"]),
+        recompute=[row["recompute"]] if row["recompute"] else (),
+    )
     steps = float(tokens) / system.global_batch_tokens
     return WholeRun(
         name=row["run"],

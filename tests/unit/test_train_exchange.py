@@ -17,8 +17,16 @@ from rackline.passes import calibration
 from rackline.training.memory import cheapest_recompute, train_memory
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, ScheduleName, TrainLayout, layout_problem
 from rackline.training.schedules.dualpipe import table
-from rackline.training.stack import IDEAL, TrainPrecision, train_precision, training_stack
-from rackline.training.step import DUALPIPE_CORES, StepParts, hide_exchange, paired_share, step_parts, step_time
+from rackline.training.stack import IDEAL, TrainingStack, TrainPrecision, train_precision, training_stack
+from rackline.training.step import (
+    DUALPIPE_CORES,
+    StepParts,
+    StepTime,
+    hide_exchange,
+    paired_share,
+    step_parts,
+    step_time,
+)
 from rackline.training.work import expert_rows
 
 BF16 = TrainPrecision(label="bf16")
@@ -237,3 +245,24 @@ def test_weights_of_a_stage_grow_with_its_layers() -> None:
 
     three, five, nine = (weights(pp) for pp in (12, 8, 4))
     assert (five - three) / (nine - three) == pytest.approx(2 / 6)
+
+
+def test_a_pipeline_of_pytorch_exchanges_once_a_step_and_holds_weights_and_gradients_whole() -> None:
+    on = cluster("dgx-h100").with_num_chips(64)
+    fsdp = replace(training_stack("torch-fsdp"), schedules=("1f1b",))
+    layouts = [TrainLayout(pp=4, dp=16, zero=zero) for zero in (1, 2, 3)]
+
+    def asked(stack: TrainingStack) -> tuple[Any, StepTime]:
+        batch = micro_batch(named("llama-3.1-8b"), layouts, on, seq_len=8192, stack=stack, batch=256)
+        return train_memory(batch), step_time(step_parts(batch), stack)
+
+    held, time = asked(fsdp)
+    other, each = asked(replace(fsdp, torch_pipelining=False))
+    for name in ("weights", "gradients"):
+        assert len({*getattr(held, name)}) == 1
+        assert getattr(other, name)[2] < getattr(other, name)[0]
+    assert time.shown["shards"] == pytest.approx(0.0)
+    assert each.shown["shards"][2] > each.shown["shards"][1] > 0.0
+    assert time.data == pytest.approx(time.data[0])
+    # the last stage keeps the logits of all sixteen micro-batches in bf16
+    assert held.logits[0] == pytest.approx((fsdp.logit_bytes + 2.0 * 16) * 8192 * 128256)

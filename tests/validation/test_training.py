@@ -54,6 +54,13 @@ def test_memory_of_measured_runs(facts: Any) -> None:
     assert np.median([abs(p / m - 1) for _, m, p in facts.measured_memory()]) <= 0.15
 
 
+def test_peaks_of_torchtitan(facts: Any) -> None:
+    errors = np.abs([p / m - 1 for _, m, p in facts.torchtitan_memory()])
+    assert len(errors) == 18
+    assert np.median(errors) <= 0.10
+    assert np.quantile(errors, 0.9) <= 0.25
+
+
 def test_bubble_rates(facts: Any) -> None:
     found = facts.zero_bubble(most_slots=1800)
     assert set(found) == {"1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-V"}

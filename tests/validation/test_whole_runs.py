@@ -34,10 +34,10 @@ def test_shipped_numbers_are_those_of_runs_published_before_2025(runs: tuple[scr
 
 
 def test_later_runs_are_nearer_at_this_pace_and_mostly_within_35_percent() -> None:
-    """Asked without naming a framework; of the bars (15 %, nine of ten, 80 %) the median is missed, see the page."""
+    """Asked without naming a framework. Named, OLMo 3 in its published layouts is predicted too slow, see the page."""
     unnamed, by_family = script.unnamed_runs(), script.paces(measured_practice_of_shipped())
     score, tuned = script.whole_run_score(unnamed, by_family), script.whole_run_score(unnamed, {})
-    assert score.median <= 0.20 < tuned.median
+    assert score.median <= 0.15 < tuned.median
     assert score.within >= 0.9
     assert score.held >= 0.8
 
