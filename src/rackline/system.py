@@ -194,7 +194,7 @@ class System:
         )
 
     def with_chips(self, num_chips: int) -> System:
-        """The same on another number of chips of the cluster."""
+        """This system on another number of chips of the cluster."""
         return replace(self, cluster=self.cluster.with_num_chips(num_chips))
 
 

@@ -234,7 +234,7 @@ class Verbatim:
     text: str
 
     def __rich__(self) -> str:
-        """For notebooks."""
+        """The text that notebooks and terminals show."""
         return self.text
 
 

@@ -329,7 +329,7 @@ THINGS = ("chip", "cluster", "model", "memory", "prices")
 
 @question
 class NewQuestion(Question):
-    """Where do I begin with an own chip, cluster, model, memory tier or price sheet?"""
+    """Where do I begin with a chip, cluster, model, memory tier or price sheet of my own?"""
 
     kind: str = option("text", ", ".join(THINGS), choices=THINGS, kw_only=False)
     name: str = option("text", "name of the new entry, such as my-chip", kw_only=False)
@@ -387,7 +387,7 @@ def _new_summary(answer: Answer[NewQuestion, Written]) -> str:
     ),
 )
 def new(question: NewQuestion, watch: Watch) -> Written:
-    """Write a commented file for an own chip, cluster, model, memory tier or price sheet.
+    """Write a commented file for a chip, cluster, model, memory tier or price sheet of your own.
 
     It has the numbers of the nearest entry of the catalogue, and works at once in place of a name.
 

@@ -184,7 +184,7 @@ def _kind_of_prices(chips: Sequence[hardware.Chip], rent: str | None) -> hardwar
 
 
 def _said(kind: hardware.RentKind | None, chips: Sequence[hardware.Chip], rents: Sequence[tuple[str, str]]) -> str:
-    """Of which kind the prices are, and which are estimated or missing.
+    """A sentence on the kind of prices used, and on those that are estimated or missing.
 
     Args:
         rents: (name, price in words) of each side.

@@ -222,12 +222,12 @@ class PlanInputs:
         return search.plan(self.system, self.demand, self.space, prefill=self.prefill, **how)
 
     def with_hits(self, share: float) -> PlanInputs:
-        """The same with a share of the prompts cached."""
+        """These inputs with a share of the prompts cached."""
         work = replace(self.demand.workload, cache_hit=share)
         return replace(self, demand=replace(self.demand, workload=work))
 
     def without_headroom(self) -> PlanInputs | None:
-        """The same with predictions that may reach the limits; None where they may."""
+        """These inputs with predictions that may reach the limits; None where they may already."""
         limits = self.demand.limits
         if limits.headroom is None:
             return None

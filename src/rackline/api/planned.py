@@ -353,7 +353,7 @@ class Following:
 
     @property
     def first(self) -> scaled.ScaledRuns:
-        """Those of the cheapest layout of the plan."""
+        """The runs of the cheapest layout of the plan."""
         return next(iter(self.runs.values()))
 
     @property
@@ -369,7 +369,7 @@ class Following:
 
     @property
     def perfect_chip_hours(self) -> float:
-        """Of the layout that needs least [chip h]."""
+        """Chip-hours of a perfect policy on the layout that needs least [chip h]."""
         return min((one.perfect_chip_hours for one in self.runs.values() if not one.reason), default=float("nan"))
 
 

@@ -206,7 +206,7 @@ def option(kind: Kind, help_text: str, *, default: Any = MISSING, **more: Any) -
 
 
 def shared(one: Option, *, default: Any = MISSING, **more: Any) -> Any:
-    """The same for an option that several questions have; `more` replaces fields of it."""
+    """An option that several questions have, as `option` makes it; `more` replaces fields of it."""
     named = more.pop("kw_only", True)
     return field(default=default, kw_only=named, metadata={"option": replace(one, positional=not named, **more)})
 
@@ -338,7 +338,7 @@ class Question:
         return self.given(*options(type(self)))
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of some options whose values are not the default ones, in this order."""
+        """The options among these whose values are not the default ones, in this order."""
         usual = defaults(type(self))
         return {name: getattr(self, name) for name in names if name not in usual or usual[name] != getattr(self, name)}
 
@@ -419,7 +419,7 @@ def written_defaults(kind: type[Question]) -> dict[str, Any]:
 
 @cache
 def defaults(kind: type[Question]) -> dict[str, Any]:
-    """The same as the question keeps them (8000.0)."""
+    """The default of each field that has one, as the question keeps it (8000.0)."""
     known = options(kind)
     return {
         name: known[name].empty if value is None else known[name].read(value, name)

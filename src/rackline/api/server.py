@@ -369,7 +369,7 @@ def _smallest(system: systems.System, longest: int, block_size: int, watch: Watc
 
 
 def _fewest_chips(found: serving.Capacity) -> parallel.Layout | None:
-    """Of the layouts that hold a request, the one on the fewest chips with the most room."""
+    """The layout that holds a request on the fewest chips; among equals the one with the most room."""
     best = min(
         (row for row in found.rows if row.max_concurrency >= 1),
         key=lambda row: (row.layout.chips_per_replica, row.layout.pp, -row.layout.tp, -row.max_concurrency),

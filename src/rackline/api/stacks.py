@@ -145,7 +145,7 @@ def answered_by(
 
 
 def _promise(asked: PlanInputs, known: search.Contenders | None) -> tuple[bool, float]:
-    """Those first that can be called cheaper, the cheapest by their estimates first."""
+    """The stacks in order: those first that can be called cheaper, the cheapest by their estimates first."""
     one = _cost(asked, None if known is None else known.best)
     return not one.stands, one.cost
 

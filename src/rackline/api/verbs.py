@@ -111,5 +111,5 @@ def entries_in(text: str, module: str) -> list[dict[str, Any]]:
 
 
 def functions() -> dict[str, Entry]:
-    """The same by the name of the function in Python: "infer-prices" is `infer_prices`."""
+    """All questions by the name of the function in Python: "infer-prices" is `infer_prices`."""
     return {one.function: one for one in entries().values()}

@@ -78,7 +78,7 @@ class AdaptedModule:
 
     @property
     def flop(self) -> float:
-        """Of one token, all layers [FLOP]."""
+        """FLOP of one token in all layers [FLOP]."""
         return 2.0 * self.layers * self.used * self.rank * (self.inputs + self.outputs)
 
 
@@ -184,7 +184,7 @@ class AppliedAdapter:
         return float(np.interp(self.resident, found, points))
 
     def used_by(self, sequences: float) -> AppliedAdapter:
-        """The same with the number of different ones that a pass of some sequences uses.
+        """The adapter with the number of different adapters that a pass of some sequences uses.
 
         Args:
             sequences: of the pass [sequences].
@@ -202,7 +202,7 @@ class AppliedAdapter:
 
     @property
     def stored_bytes(self) -> float:
-        """In bf16 [bytes]."""
+        """Size of the adapter in bf16 [bytes]."""
         return ADAPTER_BYTES * self.total_params
 
     @property

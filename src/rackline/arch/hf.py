@@ -230,7 +230,7 @@ def read_hf_config(path: str | Path) -> ModelRecord:
 
 
 def read_config_file(path: str | Path, *, assume: Sequence[str] = ()) -> ReadConfig:
-    """The same with what was assumed; `assume` as in `read_config`."""
+    """Read a configuration from a file, with what was assumed; `assume` as in `read_config`."""
     file = Path(path).expanduser()
     if file.is_dir():
         file = file / "config.json"

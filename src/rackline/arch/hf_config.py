@@ -137,7 +137,7 @@ class HfConfig:
         return [table[entry] for entry in entries]
 
     def listed(self, key: str, table: Mapping[object, str], length: int) -> list[str]:
-        """The same list where it must be there."""
+        """The list of `items`, which must be there."""
         found = self.items(key, table, length)
         if found is None:
             raise self.fail(key, f"a list of {length} entries")

@@ -171,7 +171,7 @@ def qwen3_5(c: HfConfig) -> Table:
 
 
 def qwen3_5_moe(c: HfConfig) -> Table:
-    """The same with a mixture of experts and a gated shared expert in every layer."""
+    """As `qwen3_5`, with a mixture of experts and a gated shared expert in every layer."""
     if c.values.get("mlp_only_layers"):
         raise c.fail("mlp_only_layers", "an empty list (dense layers at free places are not supported)")
     shared, width = c.count("shared_expert_intermediate_size"), c.count("moe_intermediate_size")

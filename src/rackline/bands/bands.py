@@ -273,7 +273,7 @@ WIDEST_EXPERTS = {"h100-sxm": 16, "h200-sxm": 8, "b200-sxm": 8, "gb200": 32, "gb
 
 
 def width_line(layout: Layout, chip: str) -> str:
-    """That experts are spread over more chips than in any server measured on a chip; empty where they are not.
+    """A warning that experts are spread over more chips than in any measured server; empty where they are not.
 
     What published decode rates of wider groups are of predicted ones: docs/accuracy.md, published figures of servers.
     """

@@ -195,7 +195,7 @@ class Stacks:
 
     @property
     def open(self) -> tuple[StackCost, ...]:
-        """Those than which none can be called cheaper, cheapest first; the one that is taken is among them."""
+        """The stacks than which no other can be called cheaper, cheapest first; the one that is taken is among them."""
         return tuple(one.found for one in self.rows if math.isfinite(one.found.cost) and not one.beaten_by)
 
     @property

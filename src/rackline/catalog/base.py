@@ -279,7 +279,7 @@ def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> 
 
 
 def _fitting(tables: list[type[BaseModel]], data: Mapping[str, Any]) -> list[type[BaseModel]]:
-    """Of several possible tables, keep the one whose ``kind`` the data names, or that has all of its tables."""
+    """Among several possible tables, keep the one whose ``kind`` the data names, or that has all of its tables."""
     if len(tables) == 1:
         return tables
     if not all("kind" in table.model_fields for table in tables):

@@ -47,7 +47,7 @@ _CACHED = Parameter(name="cached", start=0.3, form="share")
 _DECODE = (_OVERHEAD, *_LINE, _DEPTH)
 _PREFILL = (_OVERHEAD, *_LINE, Parameter(name="depth_s", start=1e-9))
 _STREAMED = (Parameter(name="overhead_s", start=3e-6), _LINE[1], _CACHED)
-"""Of kernels that move bytes and compute next to nothing."""
+"""Parameters of kernels that move bytes and compute next to nothing."""
 TERMS: Mapping[str, tuple[Parameter, ...]] = {
     "gemm": (Parameter(name="overhead_s", start=4e-6), *_LINE, _DEPTH),
     "latent_product": (Parameter(name="overhead_s", start=8e-6), *_LINE, _DEPTH, _TILE, _CACHED),

@@ -395,7 +395,7 @@ def drawn_w(chip: Chip, kernel_joules: Any, seconds: Any) -> NDArray[np.float64]
 PCIE_BYTES_PER_S = {"volta": 12.5e9, "turing": 12.5e9, "ampere": 25e9, "ada": 25e9}
 """PCIe of 16 lanes less its headers, 3.0 (15.8 GB/s) and 4.0 (31.5 GB/s), by generation of chips (assumed share)."""
 HOST_BYTES_PER_S = 50e9
-"""The same of all later chips: PCIe 5.0 of 16 lanes, 63 GB/s less its headers (assumed share)."""
+"""The rate of all later chips: PCIe 5.0 of 16 lanes, 63 GB/s less its headers (assumed share)."""
 
 
 def host_bytes_per_s(chip: Chip) -> float:

@@ -25,7 +25,7 @@ from rackline.hardware.fabric import ClusterRecord
 from rackline.hardware.memory import MemoryTierRecord
 
 SHARE_OF_CHIPS = 0.9
-"""Of the chips in the catalogue, the share whose range of a ratio is taken as usual."""
+"""Share of the chips in the catalogue whose range of a ratio is taken as usual."""
 _MOST_FASTER = 2.1  # a narrower type is twice as fast, rounded; four times as fast is often a rate with sparsity
 _FEWEST_HBM_BYTES = 1e9  # below, weights are spread over the memory of many chips on the die
 

@@ -30,9 +30,9 @@ from rackline.errors import CatalogError, InputError, LayoutError, nearest_name
 from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
 
 HOST_W_PER_CHIP = 200.0
-"""Of a machine whose record does not say: host, fans and switches of eight-chip machines, per chip [W]."""
+"""Host, fans and switches of eight-chip machines, for a machine whose record does not say, per chip [W]."""
 SUPPLY_EFFICIENCY = 0.94
-"""Of a machine whose record does not say: power supplies of the 80 PLUS Titanium class at half to full load."""
+"""Power supplies of the 80 PLUS Titanium class at half to full load, for a machine whose record does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,7 @@ class Repository:
         return asked(fetch, self.id, self.settings, what=name, busy=())  # huggingface_hub waits itself
 
     def required(self, name: str) -> Path:
-        """The same for a file that there must be.
+        """A small file that the repository must have.
 
         Raises:
             HubError: as `file`; the repository, or what the cache holds of it, has no such file.

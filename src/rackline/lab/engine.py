@@ -52,7 +52,7 @@ class Work:
         return "mixed" if self.sequences else "prefill"
 
     def batch(self) -> Batch:
-        """The same for a pass table."""
+        """This work as the batch of a pass table."""
         return batch_of([self])
 
 

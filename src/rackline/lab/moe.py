@@ -107,7 +107,7 @@ def layer(
 
 
 def dense_sum(weights: Weights, x: jax.Array, bias: jax.Array, sizes: Sizes) -> jax.Array:
-    """The same by all experts on all tokens: the sum over the chosen ones by their gates, and the shared expert."""
+    """The layer by all experts on all tokens: the sum over the chosen ones by their gates, and the shared expert."""
     chosen, gates = route(weights, x, bias, sizes.experts_per_token)
     share = jnp.sum(jax.nn.one_hot(chosen, sizes.num_experts) * gates[..., None], axis=1)
     every = jax.vmap(swiglu, (0, 0, 0, None))(weights["gate"], weights["up"], weights["down"], x)

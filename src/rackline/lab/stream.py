@@ -46,7 +46,7 @@ class Target:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of each request."""
+        """Headers of each request."""
         found = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
         return {**found, "Authorization": f"Bearer {self.key}"} if self.key else found
 

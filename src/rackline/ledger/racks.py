@@ -295,7 +295,7 @@ class ExchangeShares:
 
 
 def exchange_over_arithmetic(it: Work, stages: float = 2.0) -> ExchangeShares:
-    """Of DeepSeek V3 on the rack, in FP8.
+    """Exchange over arithmetic of DeepSeek V3 on the rack, in FP8.
 
     Args:
         stages: of the pipeline [count].

@@ -151,7 +151,7 @@ def _claim(row: dict[str, Any]) -> Claim:
 
 
 Readings = Mapping[tuple[str, str], "Seen"]
-"""By experiment and quantity."""
+"""Readings by experiment and quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

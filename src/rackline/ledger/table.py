@@ -50,7 +50,7 @@ EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     for name, one in vars(chapter).items()
     if re.fullmatch(r"[cgnq]\d+", name)
 }
-"""By claim, the function of its name that examines it."""
+"""The function that examines each claim, by the name of the claim."""
 
 
 def examine(claim: Claim, world: World) -> Finding:

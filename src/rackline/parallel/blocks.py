@@ -333,7 +333,7 @@ def experts_rows(
 
 
 def padded_experts_row(row: Row, model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights) -> Row:
-    """The same with every expert of the rank padded to a whole tile, chosen or not.
+    """`experts_row` with every expert of the rank padded to a whole tile, chosen or not.
 
     The kernel is told where each expert begins before anybody knows how many tokens chose it, so it computes
     pairs + experts · (tile - 1) rows in every pass, in which the pairs are those of all tokens that the rank has. Rows

@@ -47,7 +47,7 @@ class Routing:
     redundant_experts: int = 0
 
     def label(self) -> str:
-        """As the command line reads it: "power-law=0.85", "log-normal=0.7+32" with 32 redundant experts."""
+        """The law as the command line reads it: "power-law=0.85", "log-normal=0.7+32" with 32 redundant experts."""
         if self.law in ("balanced", "uniform"):
             return self.law
         skew = self.exponent if self.law == "power_law" else self.spread

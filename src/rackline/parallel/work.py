@@ -84,7 +84,7 @@ class AttentionWork:
 
     @classmethod
     def decode(cls, core: Core, heads: FloatLike, entry_bytes: FloatLike) -> AttentionWork:
-        """Of a decoded token; the cache that it reads comes on top.
+        """Work of a decoded token; the cache that it reads comes on top.
 
         Args:
             heads: query heads on the chip [count].
@@ -97,7 +97,7 @@ class AttentionWork:
 
     @classmethod
     def prefill(cls, core: Core, heads: FloatLike, kv_heads: FloatLike, entry_bytes: FloatLike) -> AttentionWork:
-        """Of a prompt token: queries, keys, values and outputs pass memory once (flash).
+        """Work of a prompt token: queries, keys, values and outputs pass memory once (flash).
 
         Args:
             heads, kv_heads: on the chip [count].

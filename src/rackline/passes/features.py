@@ -139,7 +139,7 @@ class Batch:
         return self.decode_sequences * self.decode_tokens + self.prefill_tokens
 
     def in_blocks(self, block: int) -> Batch:
-        """The same with contexts as a kernel reads them that goes through the cache in blocks, the new token included.
+        """The batch with contexts as read by a kernel that goes through the cache in blocks, the new token included.
 
         Args:
             block: tokens that are read at once [tokens].

@@ -111,7 +111,7 @@ class Row:
         return {name for part in parts for name in part} | ({self.step_feature} if self.is_fabric else set())
 
     def where(self, holds: Array) -> Row:
-        """The same without any work in the layouts where it does not hold."""
+        """These rows without any work in the layouts where a condition does not hold."""
         shares = holds.astype(float)
         return replace(self, **{name: scaled(getattr(self, name), shares) for name in (*CHIP_RESOURCES, *_BESIDE)})
 

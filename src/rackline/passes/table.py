@@ -48,7 +48,7 @@ class Alternatives:
     overhead: Array
 
     def take(self, layouts: slice | Array) -> Alternatives:
-        """The same of some layouts."""
+        """The alternatives of some layouts."""
         return Alternatives(
             linear=self.linear[layouts],
             difference=self.difference[layouts],

@@ -351,7 +351,7 @@ class OneDeployment:
     costs: TokenCosts
 
     def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
-        """With the cheapest batch whose steps meet the limit [s]."""
+        """The way with the cheapest batch whose steps meet the limit [s]."""
         costs, end = self.costs, lengths.until_len + output_len
         if costs.batches_that_fit(end)[0] < 1:
             return f"one sequence of {end:,.0f} tokens does not fit on the replica"

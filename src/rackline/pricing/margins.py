@@ -83,17 +83,17 @@ class Margin:
 
     @property
     def margin_input(self) -> float | None:
-        """Of prompt tokens."""
+        """Margin on prompt tokens."""
         return _margin(self.price_input_usd, self.cost_input_usd)
 
     @property
     def margin_cached(self) -> float | None:
-        """Of prompt tokens that are found in the cache."""
+        """Margin on prompt tokens that are found in the cache."""
         return _margin(self.price_cached_usd, self.cost_cached_usd)
 
     @property
     def margin_output(self) -> float | None:
-        """Of output tokens."""
+        """Margin on output tokens."""
         return _margin(self.price_output_usd, self.cost_output_usd)
 
 

@@ -79,7 +79,7 @@ class Terms:
 
     @property
     def lengths(self) -> str:
-        """Of which prompts the margin is earned, in words."""
+        """The prompts on which the margin is earned, in words."""
         if self.earned_at == "longest":
             return "the longest prompt of each tier"
         all_alike = "prompts of all lengths of the tier, as many in each doubling"
@@ -168,7 +168,7 @@ class SoldTier:
 
     @property
     def prefill_layout(self) -> Layout | None:
-        """Of the pool that computes the prompts; None where one engine does both."""
+        """Layout of the pool that computes the prompts; None where one engine does both."""
         return self.way.prefill.deployment.layout if self.way and self.way.prefill else None
 
     @property

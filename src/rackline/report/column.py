@@ -40,7 +40,7 @@ from rackline.units import (
 R = TypeVar("R")
 
 SECTION = object()
-"""In place of a row: a rule between the rows before and after it."""
+"""Stands in place of a row: a rule between the rows before and after it."""
 _STEPS: Mapping[str, tuple[Steps, str]] = {
     "s": (SECOND_STEPS, " "),
     "B": (BYTE_STEPS, " "),
@@ -180,7 +180,7 @@ class Sheet(Generic[R]):
         return [[column.value(row, place) for row in rows] for place, column in enumerate(self.columns)]
 
     def _cells(self) -> list[list[Text]]:
-        """The same as it is printed."""
+        """The cells as they are printed."""
         return [column.cells(values) for column, values in zip(self.columns, self._values(), strict=True)]
 
     def table(self, width: int) -> Table:

@@ -183,7 +183,7 @@ class Explanation:
 
     @property
     def wall_w(self) -> float | None:
-        """The same at the machine's plug, with its share of host, fans and switches [W]."""
+        """Power at the machine's plug, with its share of host, fans and switches [W]."""
         return wall_w(self.deployment.cluster, self.energy.chip_w) if self.energy else None
 
     @property

@@ -49,7 +49,7 @@ class CheckpointTypes:
 
 
 def checkpoint_types(record: ModelRecord, model: AnyModel | None = None) -> list[CheckpointTypes]:
-    """Of a model's own checkpoint, and of the repositories of its record that differ in type.
+    """Data types of a model's own checkpoint, and of the repositories of its record that differ from it.
 
     Args:
         model: of the record, if it has been built already.

@@ -329,7 +329,7 @@ class Prose:
         return self.text.plain
 
     def lines(self, width: int) -> list[Text]:
-        """As lines of at most `width` columns."""
+        """The text in lines of at most `width` columns."""
         found: list[Text] = []
         for paragraph in self.text.split("\n", allow_blank=True):
             plain, start, fits, cuts = paragraph.plain, 0, 0, list[int]()

@@ -299,12 +299,12 @@ class Budget:
 
     @property
     def chip_hours(self) -> float:
-        """Of all phases; NaN where no size reaches the loss [hour]."""
+        """Chip-hours of all phases; NaN where no size reaches the loss [hour]."""
         return sum(phase.chip_hours for phase in self.phases) if self.feasible else math.nan
 
     @property
     def usd(self) -> float | None:
-        """Of all phases; NaN where no size reaches the loss [USD]."""
+        """Cost of all phases; NaN where no size reaches the loss [USD]."""
         return None if self.usd_per_chip_hour is None else self.chip_hours * self.usd_per_chip_hour
 
     @property

@@ -109,12 +109,12 @@ class Held:
 
     @property
     def roomiest(self) -> tuple[Precision, Layout]:
-        """With the most room, or that lacks least."""
+        """The precision and layout with the most room, or that lack least."""
         label, row = np.unravel_index(int(np.argmax(self.free_bytes)), self.free_bytes.shape)
         return self.asked.system.precisions[label], self.grid.layout(int(row))
 
     def memory(self) -> ChipMemory:
-        """Of the fullest chip with the most room."""
+        """Memory of the fullest chip under the layout with the most room."""
         types, layout = self.roomiest
         asked, grid = self.asked, LayoutGrid.of([layout])
         use = asked.system.deployment(layout, types).memory(
@@ -490,7 +490,7 @@ class TrainChanges:
 
 
 def _memory_of(system: TrainingSystem, runs: Runs, index: int) -> ChipMemory:
-    """Of the fullest chip of a run."""
+    """Memory of the fullest chip of a run."""
     held = train_memory(MicroBatch(system=system, runs=runs.take(np.array([index])))).at(0)
     return ChipMemory.of_training(TrainLayout.label(runs.layout(index)), held, system.cluster.chip.hbm_bytes)
 

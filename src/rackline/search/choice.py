@@ -277,7 +277,7 @@ class Choice:
         return self.whole.usd_per_mtok_output_all_in
 
     def latency_s(self, name: str, percentile: float | None) -> float:
-        """Of a limited latency, tpot_s or ttft_s: the percentile where it was simulated, else the mean [s]."""
+        """A limited latency, tpot_s or ttft_s: its percentile where that was simulated, else its mean [s]."""
         if percentile is None or self.sustained is None:
             return self.tpot_s if name == "tpot_s" else self.ttft_s
         served = self.sustained.simulated
@@ -423,7 +423,7 @@ class Choice:
         return self.usd_per_mtok_output_all_in * (1.0 - self.prompt_cost_share)
 
     def with_sustained_rate(self, sustained: SustainedRate) -> Choice:
-        """The same with its simulated sustained rate."""
+        """This choice with its simulated sustained rate."""
         served = replace(self, sustained=sustained)
         floors = self.inside.floors
         if floors is None:

@@ -248,7 +248,7 @@ def nearest_rejected(
 def nearest_violations(
     points: OperatingPoints, limits: Constraints, best_cost: float
 ) -> Iterator[tuple[str, int, float]]:
-    """For each limit the point that breaks it alone and by the least, cheaper than the best if any is.
+    """The point that breaks each limit alone and by the least, cheaper than the best where there is one.
 
     Yields:
         (limit, position, excess over the limit [1]).

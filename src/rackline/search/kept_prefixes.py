@@ -149,12 +149,12 @@ class KeptPrefixes:
 
     @property
     def apart(self) -> float:
-        """By how much the hit rate that follows is above the one that was assumed [1]."""
+        """The hit rate that follows, less the one that was assumed [1]."""
         return self.hit_share - self.assumed_hit_share
 
     @property
     def load_s(self) -> float:
-        """That a mean request waits for slower memories [s]."""
+        """Time that a mean request waits for slower memories [s]."""
         return sum(tier.load_s for tier in self.tiers)
 
 
@@ -286,7 +286,7 @@ def _answer_s(choice: Choice) -> float:
 
 
 def _bytes_per_token(plan: Plan, choice: Choice) -> float:
-    """Of the cache on a chip, with what windows and state take spread over the blocks [bytes]."""
+    """Cache bytes of a token on a chip, with windows and states spread over the blocks [bytes]."""
     return float(kv_size(plan.system.model, choice.layout, choice.precision).in_tokens(_BLOCK)[0])
 
 

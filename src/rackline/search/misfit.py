@@ -170,7 +170,7 @@ class Misfit:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """Those that do, with all of the work first and of the least dollars; then those that do not, as tried."""
+        """The changes that suffice, those with all of the work first, then by dollars; after them those that do not."""
 
         def place(one: Change) -> tuple[bool, bool, float]:
             if one.cost is None or not one.fits:

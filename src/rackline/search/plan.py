@@ -151,7 +151,7 @@ class Plan:
         return replace(self, aggregated=alone and known(alone), disaggregated=both)
 
     def served(self, service: Service, engines: Engines, below: float = math.inf) -> Plan:
-        """The same with the cheapest of each kind served.
+        """These ways with the cheapest of each kind simulated.
 
         Args:
             service: what they share.
@@ -285,7 +285,7 @@ class Contenders:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Those of both kinds, of which one is the answer."""
+        """The choices of both kinds, of which one is the answer."""
         return (*self.engines.contenders, *(self.pools.contenders if self.pools else ()))
 
 

@@ -81,7 +81,7 @@ class OperatingPoints:
         return good
 
     def excesses(self, limits: Constraints) -> dict[str, Array]:
-        """By limit, how far each point is beyond it; 0 where it keeps it. Lower bounds of points give lower bounds."""
+        """How far each point is beyond each limit; 0 where it keeps it. Lower bounds of points give lower bounds."""
         crowded = self.utilisation >= 1.0
         over = {
             "memory": np.maximum(-self.free_bytes, 0.0) / 1e9,
@@ -96,7 +96,7 @@ class OperatingPoints:
         return over
 
     def violations(self, limits: Constraints) -> dict[str, tuple[Array, Array]]:
-        """By limit, the points that break this one alone and by how much: (positions, excess)."""
+        """The points that break each limit alone, and by how much: (positions, excess)."""
         over = self.excesses(limits)
         broken = {name: excess > 0 for name, excess in over.items()}
         single = np.add.reduce(list(broken.values()), dtype=np.int8) == 1

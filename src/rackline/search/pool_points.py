@@ -115,12 +115,12 @@ class PoolPoints:
         return cls(**arrays, evaluated=evaluated, fitting=fitting)
 
     def in_order(self) -> PoolPoints:
-        """By precision, scheduler, context ranks, layout and batch: the order in which the first of equals counts."""
+        """The points sorted by precision, scheduler, context ranks, layout and batch: among equals the first counts."""
         return self.take(np.lexsort((self.per_rank, self.row, self.cp, self.mode, self.label)))
 
 
 def undominated(points: PoolPoints) -> PoolPoints:
-    """Of each precision and size of a replica, what no other beats in time and in rate."""
+    """The points of each precision and replica size that no other point beats in both time and rate."""
     kind = points.label * (int(points.chips.max(initial=0)) + 1) + points.chips
     order = np.argsort(kind, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
@@ -130,7 +130,7 @@ def undominated(points: PoolPoints) -> PoolPoints:
 
 
 def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 3) -> PoolPoints:
-    """Of each precision and size of a prefill replica, the few that serve most requests within the time to first token,
+    """Few points of each precision and prefill replica size that serve most requests within the time to first token,
     of each layout the best scheduler.
 
     Args:

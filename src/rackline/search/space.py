@@ -120,7 +120,7 @@ class Space:
         )
 
     def in_precision(self, precision: Precision) -> Space:
-        """The same in one precision."""
+        """The candidates in one precision."""
         return replace(self, system=replace(self.system, precisions=(precision,)))
 
     @property

@@ -83,7 +83,7 @@ class Alignment:
         return max(self.some_passes + 1 if self.some_passes else 0, self.every, self.decodes_after)
 
     def of(self, passes: int) -> Alignment:
-        """The same with another number of passes; where there are two, in the same ratio to each other."""
+        """This plan with another number of passes; where there are two numbers, in the same ratio to each other."""
         return replace(
             self,
             some_passes=passes - 1 if self.some_passes else 0,
@@ -322,7 +322,7 @@ class GraphPasses:
         return bursts / (1.0 - np.clip(rate * steps * (more.pass_s - here.pass_s), 0.0, 0.9))
 
     def moved(self, sequences: FloatLike, growth_s: Array) -> GraphPasses:
-        """The same with more sequences decoding."""
+        """These numbers with more sequences decoding."""
         longer_s = sequences * growth_s
         return replace(
             self,

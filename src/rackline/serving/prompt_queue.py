@@ -76,7 +76,7 @@ class PromptSizes:
 
     @property
     def token_shares(self) -> Array:
-        """Of the tokens of each class in all, (classes,)."""
+        """Share of each class in all tokens, shape (classes,) [1]."""
         tokens = self.shares * self.tokens
         return tokens / tokens.sum()
 
@@ -298,7 +298,7 @@ class _Tail:
         return np.where(size < 1.0, loose * split_s, open_ * in_pieces_s + split_s), left
 
     def of_sizes(self, sizes: PromptSizes) -> tuple[Array, Array]:
-        """The same from the mean token of all to the last one of the mean prompt: long prompts have most tokens."""
+        """The tail from the mean token of all to the last one of the mean prompt: long prompts have most tokens."""
         later_s, left = np.zeros(np.shape(self.load)), np.zeros(np.shape(self.load))
         for share, token_share, tokens in zip(sizes.shares, sizes.token_shares, sizes.tokens, strict=True):
             to_last_s, of_prompt = self.of(tokens)

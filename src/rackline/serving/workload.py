@@ -81,7 +81,7 @@ class Mixture:
         return Mixture.of(self.shares[inside], self.input_len[inside], self.output_len[inside], self.name)
 
     def share_between(self, from_len: float, until_len: float) -> float:
-        """Of all requests [1]."""
+        """Share of all requests whose length lies between two lengths [1]."""
         return float(self.shares[(self.input_len > from_len) & (self.input_len <= until_len)].sum())
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
@@ -89,7 +89,7 @@ class Mixture:
         return self._spread(rng, count, self.shares)
 
     def draw_decoding(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """The same of requests that are decoding at some time: long answers more often."""
+        """Draw lengths of requests that are decoding at some time: long answers more often."""
         return self._spread(rng, count, self.shares * (self.output_len - 1.0))
 
     def _spread(self, rng: np.random.Generator, count: int, weights: Array) -> tuple[Array, Array]:
@@ -303,7 +303,7 @@ class Workloads:
         return cls(**columns, equal_lengths=workloads[0].equal_lengths)
 
     def take(self, index: Array) -> Workloads:
-        """Those of an index."""
+        """The elements of an index."""
         return replace(self, **{name: getattr(self, name)[index] for name in self._LENGTHS})
 
 

@@ -20,7 +20,7 @@ from rackline.simulation.agents import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
 
 CHARACTERS_A_TOKEN = 4.0
-"""Of English text, where a file has texts and no counts (OpenAI, help.openai.com: what are tokens)."""
+"""Characters of a token of English text, for files without counts (OpenAI, help.openai.com: what are tokens)."""
 MAX_CHARACTERS = 512 * 2**20
 _MOONCAKE_TOKENS = 512  # of a block of a Mooncake trace without a header (arXiv:2407.00079)
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError)

@@ -271,7 +271,7 @@ class Skewed:
 
     @classmethod
     def of_percentiles(cls, p50: float, p90: float) -> Skewed:
-        """From the median and the 90th percentile: ln x is normal, and p90 lies 1.2816 deviations above.
+        """The distribution with this median and 90th percentile: ln x is normal, and p90 lies 1.2816 deviations above.
 
         >>> round(Skewed.of_percentiles(1.0, exp(1.2816)).mean, 4)
         1.6487

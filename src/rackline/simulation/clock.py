@@ -107,7 +107,7 @@ class PlainClock:
 
     @property
     def straight_from(self) -> float:
-        """All of it is."""
+        """0: all of it is straight."""
         return 0.0
 
     def bends(self, sequences: int, group_tokens: float) -> Sequence[float] | None:

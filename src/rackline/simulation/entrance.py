@@ -27,7 +27,7 @@ from rackline.simulation.statistics import Spread, percentiles
 from rackline.units import parse_per_second, parse_whole
 
 BYTES_PER_TOKEN = 4.0
-"""Of English text (assumed, to read a rate of bytes as one of tokens)."""
+"""Bytes of a token of English text (assumed, to read a rate of bytes as a rate of tokens)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

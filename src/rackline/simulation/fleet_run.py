@@ -179,7 +179,7 @@ class FleetRun:
 
     @property
     def preemptions(self) -> int:
-        """Of all requests [count]."""
+        """Preemptions of all requests [count]."""
         return int(self.preempted.sum())
 
     @property
@@ -214,7 +214,7 @@ class FleetRun:
 
     @property
     def chip_hours(self) -> float:
-        """The same [chip h]."""
+        """Time of all chips [chip h]."""
         return self.chip_seconds / 3600.0
 
     @property

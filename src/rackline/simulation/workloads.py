@@ -290,7 +290,7 @@ class DrawnLengths(AnyLengths, Protocol):
     """Several lengths, each with its share of the requests."""
 
     def draw_decoding(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """The same of requests that are decoding at some time."""
+        """Draw lengths of requests that are decoding at some time."""
         ...
 
 

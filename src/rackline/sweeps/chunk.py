@@ -170,7 +170,7 @@ def _bounds(chunk: Chunk) -> tuple[tuple[Level, tuple[int, int]], ...]:
 
 
 def _digest(space: Space, level: Level, bounds: tuple[int, int]) -> bytes:
-    """Of the values of one level: those of the first factor that are in the chunk, all of the others."""
+    """Hash of the values of one level: those of the first factor that are in the chunk, all of the others."""
     factors = space.of(level)
     if not factors:
         return b"none"

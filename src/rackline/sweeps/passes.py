@@ -275,7 +275,7 @@ class _Evaluator:
 
     @property
     def cluster(self) -> Cluster:
-        """With the numbers of the table, not of the lanes."""
+        """The cluster with the numbers of the table, not of the lanes."""
         return self.prepared.lane.system.cluster
 
     def _engine(self) -> tuple[Engine, Any]:

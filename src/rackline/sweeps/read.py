@@ -155,7 +155,7 @@ class Results:
 
     @property
     def drawn(self) -> list[str]:
-        """Those that are drawn."""
+        """The quantities that are drawn."""
         return [one["name"] for one in self.index["axes"] if one["drawn"]]
 
     def numeric(self) -> set[str]:

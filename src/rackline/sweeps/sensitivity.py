@@ -94,7 +94,7 @@ def _known(objective: str) -> pl.Expr:
 
 
 def _of_design(results: Results, objective: str, drawn: Sequence[str], num: int, seed: int) -> list[Sensitivity]:
-    """Of Saltelli's design, the result being the mean over all quantities that are listed."""
+    """Sensitivities from Saltelli's design, the result being the mean over all quantities that are listed."""
     from scipy.stats import sobol_indices  # pyright: ignore[reportUnknownVariableType]
 
     means = results.scan().filter(_known(objective)).group_by(DRAW).agg(pl.col(objective).cast(float).mean())
@@ -182,7 +182,7 @@ def _of_grid(results: Results, objective: str, listed: Sequence[str]) -> list[Se
 
 
 def _of_draws(results: Results, objective: str, drawn: Sequence[str]) -> list[Sensitivity]:
-    """Of draws that were made for other ends: bins of equal numbers along each quantity."""
+    """Sensitivities from draws that were made for other ends: bins of equal counts along each quantity."""
     means = results.scan().filter(_known(objective)).group_by(DRAW)
     table = means.agg(pl.col(objective).cast(float).mean(), *(pl.col(name).first() for name in drawn))
     frame = table.collect(engine="streaming").sort(DRAW).head(_MOST_ROWS)

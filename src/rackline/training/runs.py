@@ -134,7 +134,7 @@ class Runs:
 
 
 def by_name(index: IntArray, names: Sequence[str], values: Mapping[str, FloatLike]) -> Array:
-    """For each run the value of the name that its index stands for."""
+    """The value of the name that the index of each run stands for."""
     return np.select([index == number for number in range(len(names))], [values[name] for name in names])
 
 
@@ -217,7 +217,7 @@ def layout_problem(
 
 
 def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
-    """The same for what tp cuts: heads and dense blocks."""
+    """Why tp cannot cut the heads and dense blocks of a model."""
     for attention in model.cores().values():
         heads, kv_heads = attention.num_q_heads, attention.num_kv_heads
         if heads and heads % layout.tp:
@@ -233,7 +233,7 @@ def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | Non
 
 
 def experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
-    """The same for what ep and expert_tp cut."""
+    """Why ep and expert_tp cannot cut the experts of a model."""
     moe = model.moe()
     if moe is None:
         return None if layout.ep * layout.expert_tp == 1 else ("a dense model has no ep or expert_tp", "ep=1")

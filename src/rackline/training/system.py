@@ -130,7 +130,7 @@ class TrainingSystem:
         )
 
     def on(self, cluster: Cluster, global_batch_sequences: int) -> TrainingSystem:
-        """The same on other chips of its kind, with another batch [sequences]."""
+        """This system on another number of chips of its kind, with another batch [sequences]."""
         links = cluster.without_latency() if self.calibration.is_unit else cluster
         return replace(self, cluster=links, global_batch_sequences=global_batch_sequences)
 

@@ -101,7 +101,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """By how much a server without a fault differs from its simulation [natural logarithm].
+    """How far a server without a fault is from its simulation [natural logarithm].
 
     Args:
         requests: standard deviation of a request: time to the first token, time per output token, (2,).

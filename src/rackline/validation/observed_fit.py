@@ -69,7 +69,7 @@ class Observable:
         return self.own if has_table else self.borrowed
 
     def parameter(self, shipped: float, has_table: bool) -> Parameter:
-        """As the fit knows it: none is below zero, no prompt is faster than its kernels."""
+        """The parameter as the fit knows it: none is below zero, no prompt is faster than its kernels."""
         width = self.width(has_table)
         if self.unit != "1":
             low = -1e-9 * width

@@ -51,7 +51,7 @@ class PageTable:
         return ["", f"| {' | '.join(self.heads)} |", rule, *(f"| {' | '.join(row)} |" for row in self.rows)]
 
     def table(self) -> column.Sheet[Any]:
-        """The same for the terminal."""
+        """The rows as a table of the terminal."""
         columns: list[column.Column[Any]] = [
             column.Column(name, name, "words" if place < self.texts else "figures", priority=max(place - self.texts, 0))
             for place, name in enumerate(self.heads)

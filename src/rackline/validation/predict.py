@@ -271,7 +271,7 @@ def _of_group(
 
 
 def _better(known: Predicted | None, own: Predicted) -> Predicted:
-    """Of two layouts of a case the one that runs, else the faster."""
+    """The layout of a case that runs; where both do, the faster one."""
     if not isinstance(known, dict):
         return own
     rate = "output_tokens_per_s"

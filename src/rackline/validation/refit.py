@@ -165,7 +165,7 @@ class Refit:
 
     @property
     def in_sample_where_kv_fits(self) -> Stats:
-        """The same for the fit to all cases."""
+        """The scores of the fit to all cases, on the cases whose KV cache fits."""
         return self.where_kv_fits(self.whole.scores)
 
     @property

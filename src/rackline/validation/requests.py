@@ -297,7 +297,7 @@ def _numbers(row: Mapping[str, str | None], where: str) -> tuple[float, ...]:
 _TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Modules that have adapters in S-LoRA (arXiv:2311.03285, section 7.1)."""
 _SEED = 42
-"""Of its requests (github.com/S-LoRA/S-LoRA, benchmarks/trace.py)."""
+"""Random seed of its requests (github.com/S-LoRA/S-LoRA, benchmarks/trace.py)."""
 _SHARE_OF_A_PASS = 6
 """A pass of prompts takes a sixth of the pool's tokens at most (its --batch_max_tokens by default)."""
 

@@ -212,7 +212,7 @@ def racks() -> dict[str, Any]:
 
 
 def accuracy() -> dict[str, Any]:
-    """In which band 90 % of measured values lay, by what was measured on what."""
+    """The band in which 90 % of the measured values lay, by quantity and kind of system."""
     rows = [
         {
             "metric": metric,
@@ -232,7 +232,7 @@ def accuracy() -> dict[str, Any]:
 
 
 WITHIN: Mapping[str, float] = {"tiers": 0.01, "prices": 1e-6, "over-training": 0.002}
-"""By view: the share by which an interpolated number differs from the library's at most; tests hold it."""
+"""The largest relative difference of an interpolated number from the library's, by view; tests hold it."""
 
 _DIGITS = 9
 _SIZES = 91  # of a curve of budgets
@@ -405,4 +405,4 @@ GRIDS: Mapping[str, Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str
     "prices": prices_grid,
     "over-training": over_training_grid,
 }
-"""By view: what makes its grid."""
+"""The function that makes the grid of each view."""

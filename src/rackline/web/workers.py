@@ -215,7 +215,7 @@ class Workers:
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """Those that are there."""
+        """The processes that are running."""
         return tuple(self._all)
 
     async def start(self) -> None:
