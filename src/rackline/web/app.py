@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import shutil
+import signal
 import socket
 import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -329,7 +331,10 @@ def serve(settings: Settings, *, browser: bool) -> None:
         timeout_graceful_shutdown=_FINISHED_WITHIN_S,
     )
     with listening:
-        _Server(config, _address(settings.host, listening.getsockname()[1]), browser=browser).run(sockets=[listening])
+        server = _Server(config, _address(settings.host, listening.getsockname()[1]), browser=browser)
+        server.run(sockets=[listening])
+    if server.interrupted:  # uvicorn raises it again too late at times
+        raise KeyboardInterrupt
 
 
 class _Server(uvicorn.Server):
@@ -339,6 +344,11 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._address = address
         self._browser = browser
+        self.interrupted = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.interrupted |= sig == signal.SIGINT
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
