@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     ForwardRef,
     Literal,
     NotRequired,
@@ -204,7 +205,8 @@ def _step(kind: Any, step: str) -> tuple[Any, bool]:
     annotations = hints(owner)
     if name not in annotations:
         raise TypeError(f"{owner.__name__}.{name} has no type")
-    return annotations[name], False
+    found = annotations[name]
+    return (get_args(found)[0] if get_origin(found) is ClassVar else found), False
 
 
 @cache
