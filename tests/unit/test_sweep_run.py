@@ -158,7 +158,9 @@ def test_an_interruption_keeps_what_is_done_and_says_so(tmp_path: Path) -> None:
     found = runs.run(prepared, str(tmp_path / "a"), workers=1, ray=None, watch=_Pressed())
     assert found.interrupted
     assert len(shards(tmp_path / "a")) == found.new_shards == 1
-    assert sweep(SPACE, tmp_path / "a").new_shards == 19
+    again = runs.run(prepared, str(tmp_path / "a"), workers=1, ray=None, watch=_Pressed())
+    assert (again.new_shards, again.left_shards) == (1, 18)  # of what was there nothing is left
+    assert sweep(SPACE, tmp_path / "a").new_shards == 18
 
 
 def test_a_full_disk_is_said_and_resumed_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,11 @@ def _value(watched: Watched) -> float:
     return eval(last, names)
 
 
+def test_a_view_asks_neither_empty_fields_nor_those_that_are_switched_off() -> None:
+    view = {"fields": {"model": "a", "chips": "", "slo": "1s"}, "optional": {"fields": ["slo"]}}
+    assert first_fields(view) == {"model": "a"}
+
+
 @pytest.mark.parametrize(("name", "pp", "micro_batches"), [("1f1b", 4, 8), ("gpipe", 8, 32), ("zb-h1", 2, 16)])
 def test_a_pipeline_waits_as_its_schedule_does(watched: Watched, name: str, pp: int, micro_batches: int) -> None:
     watched.open(f"pipeline?x={name}&pp={pp}&m={micro_batches}")

@@ -73,6 +73,7 @@ class Ran:
         failed: of them, points without a result [count].
         shards: of the sweep [count].
         new_shards: that this run has written [count].
+        left_shards: that are not there at its end [count].
         bytes: that this run has written [bytes].
         run_s: how long that took [s].
         interrupted: whether it was stopped before all shards were there.
@@ -84,6 +85,7 @@ class Ran:
     failed: int
     shards: int
     new_shards: int
+    left_shards: int
     bytes: int
     run_s: float
     interrupted: bool = False
@@ -201,6 +203,7 @@ def run(prepared: Prepared, out: str, *, workers: int | None, ray: str | None, w
         failed=sum(one.failed for one in done),
         shards=len(names),
         new_shards=len(done),
+        left_shards=len(missing) - len(done),
         bytes=sum(one.bytes for one in done),
         run_s=time.perf_counter() - start,
         interrupted=interrupted,

@@ -340,9 +340,8 @@ def _ran(found: run.Ran) -> RenderableType:
     else:
         lines.append(f"nothing new: all {found.shards:,} shards are in {found.out}")
     if found.interrupted:
-        left = found.shards - found.new_shards
         lines.append(
-            f"\nstopped: about {left:,} of {found.shards:,} shards are left; the same command goes on", "yellow"
+            f"\nstopped: {found.left_shards:,} of {found.shards:,} shards are left; the same command goes on", "yellow"
         )
     return Group(lines, Text(f"rackline sweep show {found.out}", style="dim"))
 
