@@ -366,8 +366,10 @@ def commands() -> dict[str, Entry]:
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """The command of a question by its Python name."""
+    """The command of a question by its Python name; `web` has one help."""
     wanted = name.removesuffix(ALL_OPTIONS)
+    if wanted == _WEB.function:
+        return web
     for known, one in entries().items():
         if one.function == wanted:
             return command.command(known, all_options=wanted != name)
