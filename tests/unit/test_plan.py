@@ -123,7 +123,7 @@ def test_best_is_the_cheapest_of_brute_force(tpot_s: float | None, ttft_s: float
     assert found.aggregated.ttft_s == pytest.approx(cheapest["ttft_s"], rel=1e-9)
     assert isinstance(found.aggregated.estimate, Candidate)
     assert found.aggregated.estimate.free_bytes == pytest.approx(cheapest["free"], rel=1e-9)
-    assert found.aggregated.sequences_per_rank == cheapest["batch"]
+    assert found.aggregated.engine.sequences_per_rank == cheapest["batch"]
     assert found.aggregated.precision.label == cheapest["label"]
     assert found.aggregated.mode == cheapest["mode"]
 
@@ -207,7 +207,7 @@ def test_refining_the_batch_never_costs_more_than_the_grid() -> None:
     assert found.aggregated.usd_per_mtok_output_all_in <= found.ranked[0].usd_per_mtok_output_all_in
     same = [one for one in found.ranked if one.layout == found.aggregated.layout]
     assert same  # a refined batch may bring another layout to the top
-    assert found.aggregated.sequences_per_rank >= same[0].sequences_per_rank
+    assert found.aggregated.engine.sequences_per_rank >= same[0].sequences_per_rank
 
 
 def test_details_belong_to_the_best() -> None:
