@@ -9,6 +9,7 @@ import pytest
 
 from helpers import cluster, deploy, grid_table, layouts, model, numbers, planned
 from rackline.passes import Batch
+from rackline.passes.javascript import compile_table
 from rackline.serving.workload import Workload
 from rackline.system import Constraints
 
@@ -52,7 +53,7 @@ def test_one_breakdown(benchmark: Any) -> None:
 def test_one_compiled_step(benchmark: Any) -> None:
     table = deploy("llama-3.1-70b", "tp=8", on="dgx-h100").table()
     batch = Batch(decode_sequences=64.0, context_len=4000.0)
-    step = table.compile()
+    step = compile_table(table)
     features = table.features(batch)
     arguments = [float(np.asarray(features.get(name, 0.0))) for name in step.parameters]
     seconds = benchmark(step.call, *arguments)

@@ -11,9 +11,9 @@ from rackline.errors import InputError
 from rackline.fitting.amounts import PRODUCTS, Amounts, amounts, busiest_rank, expert_load, power_law_loads
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import chip
-from rackline.parallel.blocks import Weights, decode_core, gemm_row, prefill_core
+from rackline.parallel.blocks import decode_core, prefill_core
 from rackline.parallel.precision import Precision
-from rackline.parallel.work import AttentionWork, ExpertsWork, ProductWork
+from rackline.parallel.work import AttentionWork, ExpertsWork, ProductWork, Weights, gemm_row
 from rackline.passes import features as f
 from rackline.passes.row import Row
 

@@ -11,6 +11,7 @@ from helpers import deploy, grid_table, layouts
 from rackline.errors import InputError
 from rackline.parallel import Routing
 from rackline.passes import Batch
+from rackline.passes.javascript import compile_table
 
 POLICIES = ("serial", "overlap", "blackboard")
 
@@ -93,7 +94,7 @@ def test_the_fastest_kernel_runs_at_each_point() -> None:
 )
 def test_the_compiled_step_is_the_table(policy: str, name: str, layout: str, on: str) -> None:
     table = deploy(name, layout, on=on).table()
-    step = table.compile(policy)  # type: ignore[arg-type]
+    step = compile_table(table, policy)  # type: ignore[arg-type]
     ranks = 32.0 if "attention_dp" in layout else 1.0
     for decode, context, chunk in ((1.0, 10.0, 0.0), (200.0, 5000.0, 0.0), (64.0, 300.0, 2048.0)):
         batch = Batch(
@@ -109,14 +110,14 @@ def test_the_compiled_step_is_the_table(policy: str, name: str, layout: str, on:
 
 def test_only_one_layout_compiles() -> None:
     with pytest.raises(InputError, match="one layout"):
-        grid_table("llama-3.1-70b", "dgx-h100", 8).compile()
+        compile_table(grid_table("llama-3.1-70b", "dgx-h100", 8))
 
 
 def test_the_compiled_step_is_the_table_under_popular_experts() -> None:
     """Drawn loads of several expert-parallel ranks lie on the same grid as the others."""
     found = replace(deploy("deepseek-v3", "tp=8,ep=8", on="dgx-h200"), routing=Routing(law="power_law", exponent=0.85))
     table = found.table()
-    step = table.compile()
+    step = compile_table(table)
     for sequences in (1.0, 3.0, 37.0, 777.0):
         features = table.features(Batch(decode_sequences=sequences, context_len=1000.0))
         given = {name: float(np.asarray(value)) for name, value in features.items()}

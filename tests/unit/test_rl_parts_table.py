@@ -8,8 +8,8 @@ import pytest
 
 import rackline as rl
 from rackline.validation.cases import Case
+from rackline.validation.rl import RL_PARTS
 from rackline.validation.run import read_cases
-from rackline.validation.tables import RL_PARTS
 
 TABLE = Path("../shared/measured/post_training/rl/rl_step_parts.csv")
 HEAD = (

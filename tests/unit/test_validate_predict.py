@@ -17,8 +17,16 @@ from rackline.parallel import Layout
 from rackline.serving.stack import IDEAL
 from rackline.serving.steady import median_step_s
 from rackline.validation import Case, validate
-from rackline.validation.cases import known_sources, laboratory_of, read_line, rounds_of, source_of
-from rackline.validation.predict import Predictor, output_rate, request_s, run_of, workload_of
+from rackline.validation.cases import (
+    known_sources,
+    laboratory_of,
+    read_line,
+    request_s,
+    rounds_of,
+    source_of,
+    workload_of,
+)
+from rackline.validation.predict import Predictor, output_rate, run_of
 from rackline.validation.resolve import Resolver, architecture_record, layouts_of, version_of
 
 SHAPE: dict[str, Any] = {
@@ -320,10 +328,10 @@ def test_unknown_calibration_is_an_error_of_the_caller(tmp_path: Path) -> None:
 
 def test_stacks_can_be_replaced_and_the_ideal_roofline_has_none_of_their_extras() -> None:
     slow = replace(IDEAL, name="vllm", first_token_s=1.0)
-    plain = Predictor(resolver=Resolver(stacks={"vllm": replace(IDEAL, name="vllm")}))
-    late = Predictor(resolver=Resolver(stacks={"vllm": slow}))
+    plain = Predictor(resolver=Resolver(change=lambda _: replace(IDEAL, name="vllm")))
+    late = Predictor(resolver=Resolver(change=lambda _: slow))
     assert late.predict(case())["ttft_s"] > plain.predict(case())["ttft_s"] + 0.9
-    ideal = Predictor(resolver=Resolver(calibration_name="unit", stacks={"vllm": slow}))
+    ideal = Predictor(resolver=Resolver(calibration_name="unit", change=lambda _: slow))
     assert ideal.predict(case())["ttft_s"] < plain.predict(case())["ttft_s"]
 
 

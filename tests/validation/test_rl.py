@@ -9,7 +9,7 @@ import pytest
 
 from rackline.validation import Scoreboard, validate
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.tables import RL_STEPS
+from rackline.validation.rl import RL_STEPS
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/measured/post_training/rl/nemo_rl_steps.csv"
 ROW = {

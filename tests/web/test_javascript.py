@@ -18,6 +18,7 @@ from rackline.passes.javascript import (
     PRELUDE,
     Lines,
     Traced,
+    compile_table,
     experts_javascript,
     function,
     row_features,
@@ -57,7 +58,7 @@ def _agree(found: Any, wanted: np.ndarray) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_pass_in_javascript_is_that_in_python(case: str, tmp_path: Path) -> None:
     _, table, policy = _table(case)
-    step = table.compile(policy)
+    step = compile_table(table, policy)
     points = _points(step.parameters)
     script = f"{PRELUDE}const step={step_javascript(step)};return points.map(point=>step(...point))"
     _agree(run(script, points.tolist(), tmp_path), np.array([step.call(*point) for point in points.tolist()]))
@@ -66,7 +67,7 @@ def test_a_pass_in_javascript_is_that_in_python(case: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("case", CASES)
 def test_rows_in_javascript_are_those_in_python(case: str, tmp_path: Path) -> None:
     _, table, policy = _table(case)
-    names = row_features(table.compile(policy), table.experts)
+    names = row_features(compile_table(table, policy), table.experts)
     points = _points(names)[:300]
     script = f"{PRELUDE}const rows={rows_javascript(table.numbers().in_use(), names)};return points.map(p=>rows(...p))"
     found = np.array(run(script, points.tolist(), tmp_path)).reshape(len(points), -1, 4)

@@ -145,7 +145,7 @@ def answered_by(
 
 
 def _promise(asked: PlanInputs, known: search.Contenders | None) -> tuple[bool, float]:
-    """The stacks in order: those first that can be called cheaper, the cheapest by their estimates first."""
+    """Sort key of a stack: those first that can be called cheaper, then the cheapest by their estimates."""
     one = _cost(asked, None if known is None else known.best)
     return not one.stands, one.cost
 

@@ -342,7 +342,7 @@ def repeats_of(question: TiersQuestion) -> tuple[str, prefixes.Repeats] | None:
 
 
 def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.TokenCosts) -> prefixes.Repeats:
-    """The cost in devices from which another block than the least recently used leaves first.
+    """The repeats in devices from which another block than the least recently used leaves first.
 
     Args:
         costs: of the deployment that recomputes a block.

@@ -1,13 +1,14 @@
 """A model and its cost per token."""
 
-from rackline.arch.adapters import ADAPTER_BYTES, AdaptedModule, AppliedAdapter, apply_adapter
-from rackline.arch.checkpoint import CountCheck, CountedPart, check_counts
+from rackline.arch.adapted import apply_adapter
+from rackline.arch.adapters import ADAPTER_BYTES, AdaptedModule, AppliedAdapter
+from rackline.arch.checkpoint import CountCheck, CountedPart, FoundModel, check_counts
 from rackline.arch.hf import read_hf_config, record_from_hf
 from rackline.arch.kinds import Attention, Core, DenseFfn, Dim, MoeFfn, Projection, attention_kind_names, windowed_pairs
 from rackline.arch.kinds.gqa import GroupedQueryAttention, NoAttention
 from rackline.arch.kinds.mla import Indexer, MultiHeadLatentAttention, SparseLatentAttention
 from rackline.arch.kinds.recurrent import GatedDeltaAttention
-from rackline.arch.lookup import FoundModel, build_model, find_model, find_towers, found_model, model, with_overrides
+from rackline.arch.lookup import build_model, find_model, find_towers, found_model, model, with_overrides
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, Origin, ParameterCount
 from rackline.arch.towers import Media, MediaPart, MultimodalModel, Tower, View, media_of, with_media
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rackline.arch.model import AnyModel, Model
+from rackline.arch.model import AnyModel, Model, Origin
 
 if TYPE_CHECKING:
-    from rackline.arch.lookup import FoundModel
+    from rackline.catalog import ModelRecord
     from rackline.hub import Checkpoint, Tensor
 
 # suffixes that belong to a quantised weight and are no weights themselves (compressed-tensors, ModelOpt, AWQ, GPTQ,
@@ -268,6 +268,23 @@ class CountCheck:
     def largest(self) -> CountedPart | None:
         """The part that differs most."""
         return max(self.parts, key=lambda part: abs(part.counted - part.stored), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundModel:
+    """A model's record, where it comes from, and the tensors of its checkpoint where they are known.
+
+    Args:
+        record: validated.
+        origin: for the answer.
+        checkpoint: headers of the checkpoint; None where they were not read.
+        elements_by_dtype: elements by data type as the Hub has counted them; empty where it has not.
+    """
+
+    record: ModelRecord
+    origin: Origin
+    checkpoint: Checkpoint | None = None
+    elements_by_dtype: Mapping[str, int] | None = None
 
 
 def check_counts(model: AnyModel, found: FoundModel) -> CountCheck | None:

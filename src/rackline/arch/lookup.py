@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from rackline.arch.checkpoint import count_warnings, mtp_layers_of, stored_label, weights_of
+from rackline.arch.checkpoint import FoundModel, count_warnings, mtp_layers_of, stored_label, weights_of
 from rackline.arch.hf import json_object, read_config, read_config_file
 from rackline.arch.kinds import Attention, DenseFfn, MoeFfn, attention_from_parameters
 from rackline.arch.kinds.gqa import GroupedQueryAttention, NoAttention
@@ -43,23 +43,6 @@ _BY_NAME = (
     (re.compile(r"(?:^|[-_.])(?:awq|w4a16|(?:gptq[-_.]?)?int4|4bit|bnb-4bit)(?:$|[-_.])", re.I), "int4"),
     (re.compile(r"(?:^|[-_.])(?:w8a16|(?:gptq[-_.]?)?int8)(?:$|[-_.])", re.I), "int8-weights"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundModel:
-    """A model's record, where it comes from, and the tensors of its checkpoint where they are known.
-
-    Args:
-        record: validated.
-        origin: for the answer.
-        checkpoint: headers of the checkpoint; None where they were not read.
-        elements_by_dtype: elements by data type as the Hub has counted them; empty where it has not.
-    """
-
-    record: ModelRecord
-    origin: Origin
-    checkpoint: hub.Checkpoint | None = None
-    elements_by_dtype: Mapping[str, int] | None = None
 
 
 def find_model(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rackline.arch.adapters import AppliedAdapter
 from rackline.arch.kinds import STATE_BYTES, Attention, Core, DenseFfn, FloatLike, MoeFfn
-
-if TYPE_CHECKING:
-    from rackline.arch.adapters import AppliedAdapter
-
 
 OriginKind = Literal["catalogue", "file", "hub", "cache", "object"]
 _PLACES: dict[OriginKind, str] = {

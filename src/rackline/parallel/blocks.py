@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rackline.arch.kinds import LATENT_KERNELS, STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
-from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, ProductWork
+from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, Weights, gemm_row, text_of
 from rackline.passes import features as f
 from rackline.passes.features import FloatLike
 from rackline.passes.row import Row
@@ -28,60 +28,6 @@ from rackline.passes.row import Row
 SMALL_KERNELS_PER_LAYER = 4.0
 
 _ROWS = 64.0  # of a tile of a product on NVIDIA's tensor cores (FlashMLA pads its heads to it)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """How a projection is stored and multiplied."""
-
-    stored: str
-    activations: str
-
-    @property
-    def sizes(self) -> dict[str, float]:
-        """Bytes of a weight and of an activation, as `rackline.parallel.work` takes them [bytes]."""
-        return {
-            "bytes_per_weight": storage_bytes(self.stored),
-            "bytes_per_activation": storage_bytes(self.activations),
-        }
-
-    @property
-    def operation(self) -> str:
-        """Key of the calibration."""
-        return operation_dtype(self.stored, self.activations)
-
-
-def gemm_row(
-    projection: Projection,
-    *,
-    count: int,
-    tp: FloatLike,
-    weights: Weights,
-    chip: Chip,
-    group: str,
-    token_feature: str = f.TOKENS,
-    extra_feature: str | None = None,
-) -> Row:
-    """`count` layers of one projection, sharded over tp.
-
-    FLOP = 2 · in · out per token; bytes = weights once + input and output activations per token.
-    """
-    d_in, d_out = projection.shard_in(tp), projection.shard_out(tp)
-    work = ProductWork.of(d_in, d_out, **weights.sizes)
-    used = [token_feature, *([extra_feature] if extra_feature else [])]
-    return Row(
-        name=projection.name,
-        group=group,
-        op_class="gemm",
-        dtype=weights.operation,
-        compute_dtype=compute_dtype(weights.activations, chip),
-        compute=dict.fromkeys(used, work.flop * count),
-        hbm={f.ONE: work.weight_bytes * count, **dict.fromkeys(used, work.row_bytes * count)},
-        launches={f.ONE: float(count)},
-        depth={f.ONE: d_in * count},
-        extra=dict.fromkeys(used, work.quantise_bytes * count),
-        formula=f"{count} × 2·{_text(d_in)}·{_text(d_out)} FLOP/token; weights in {weights.stored}",
-    )
 
 
 def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -> list[Row]:
@@ -134,7 +80,7 @@ def convolution_rows(channels: FloatLike, width: int, *, count: int, tp: FloatLi
             compute={tokens: 2.0 * width * own * count},
             hbm={tokens: 2.0 * 2.0 * own * count, **({f.DECODE_SEQUENCES: 2.0 * kept * count} if decodes else {})},
             launches={f.HAS_DECODE if decodes else f.HAS_PREFILL: float(count)},
-            formula=f"{count} × {_text(own)} channels in and out, {width} tokens wide",
+            formula=f"{count} × {text_of(own)} channels in and out, {width} tokens wide",
         )
         for phase, tokens, decodes in (("decode", f.DECODE_TOKENS, True), ("prefill", f.PREFILL_TOKENS, False))
     ]
@@ -163,7 +109,7 @@ def hyper_connection_row(part: str, d_model: FloatLike, streams: FloatLike, *, c
         compute={f.TOKENS: 2.0 * streams * d_model * mixes * count},
         hbm={f.TOKENS: 2.0 * moved * d_model * count},
         launches={f.ONE: float(count)},
-        formula=f"{count} × {_text(moved)} of {_text(streams)} streams and their mean, {_text(d_model)} wide",
+        formula=f"{count} × {text_of(moved)} of {text_of(streams)} streams and their mean, {text_of(d_model)} wide",
     )
 
 
@@ -232,8 +178,8 @@ def decode_core(attention: Core, *, count: int, tp: FloatLike, precision: Precis
         launches={f.HAS_DECODE: float(count)},
         depth={f.max_context(attention.kind): float(count)},
         tiles={f.DECODE_SEQUENCES: np.ceil(attention.num_kv_heads / tp) * count},
-        formula=f"{count} × {_text(kv_bytes)} B/KV token, {_text(heads)} heads × "
-        f"{_text(attention.decode_flop_per_pair)} FLOP",
+        formula=f"{count} × {text_of(kv_bytes)} B/KV token, {text_of(heads)} heads × "
+        f"{text_of(attention.decode_flop_per_pair)} FLOP",
     )
 
 
@@ -266,7 +212,7 @@ def prefill_core(attention: Core, *, count: int, tp: FloatLike, precision: Preci
         launches={f.HAS_PREFILL: float(count)},
         depth={f.CHUNK_TOKENS: float(count)},
         tiles={f.PREFILL_TOKENS: heads / TILE * count},
-        formula=f"{count} × {_text(heads)} heads × {_text(attention.prefill_flop_per_pair)} FLOP/pair, causal",
+        formula=f"{count} × {text_of(heads)} heads × {text_of(attention.prefill_flop_per_pair)} FLOP/pair, causal",
     )
 
 
@@ -394,7 +340,7 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
             f.GROUP_TOKENS: np.where(shared, 0.0, work.permute_bytes * ffn.experts_per_token * count),
             f.EXPERT_TOKENS: np.where(shared, work.permute_bytes * count, 0.0),
         },
-        formula=f"{count} × {ffn.matrices}·{d_in}·{_text(width)} weights per expert in {weights.stored}",
+        formula=f"{count} × {ffn.matrices}·{d_in}·{text_of(width)} weights per expert in {weights.stored}",
     )
 
 
@@ -473,10 +419,5 @@ def _sampling(model: Model, bytes_per_logit: float) -> Row:
         dtype="bf16",
         hbm={f.LOGIT_ROWS: bytes_per_logit * model.vocab_size},
         launches={f.ONE: 1.0},
-        formula=f"{_text(bytes_per_logit)} B × {model.vocab_size} logits per row",
+        formula=f"{text_of(bytes_per_logit)} B × {model.vocab_size} logits per row",
     )
-
-
-def _text(value: FloatLike) -> str:
-    array = np.asarray(value, dtype=float)
-    return f"{float(array):g}" if array.ndim == 0 else "(per layout)"

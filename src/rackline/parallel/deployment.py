@@ -11,12 +11,12 @@ import numpy as np
 from rackline.arch import AggregateModel, AnyModel, Dim, Model, Projection, media_of, with_media
 from rackline.errors import InputError, LayoutError, nearest_name
 from rackline.hardware import Cluster
-from rackline.parallel.blocks import Weights, attention_rows, ends_rows, ffn_rows, gemm_row
+from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
 from rackline.parallel.memory import SERVER, MemoryUse, ServerMemory, max_sequences, memory_use
 from rackline.parallel.precision import Precision, compute_dtype, precision as find_precision, storage_bytes
-from rackline.parallel.work import adapter_rows, tower_layout, tower_rows
+from rackline.parallel.work import Weights, adapter_rows, gemm_row, tower_layout, tower_rows
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row, features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
 from rackline.passes.routing import POPULAR, ROUTING_LAWS, expert_spread

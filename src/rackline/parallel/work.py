@@ -34,6 +34,7 @@ from rackline.arch import (
 )
 from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, problem
+from rackline.parallel.precision import compute_dtype, operation_dtype, storage_bytes
 from rackline.passes import Batch, Row, features as f
 from rackline.passes.features import FloatLike, as_array
 from rackline.passes.row import Amounts
@@ -149,10 +150,68 @@ class ExpertsWork:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How a projection is stored and multiplied."""
+
+    stored: str
+    activations: str
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Bytes of a weight and of an activation, as the work of a kernel takes them [bytes]."""
+        return {
+            "bytes_per_weight": storage_bytes(self.stored),
+            "bytes_per_activation": storage_bytes(self.activations),
+        }
+
+    @property
+    def operation(self) -> str:
+        """Key of the calibration."""
+        return operation_dtype(self.stored, self.activations)
+
+
+def gemm_row(
+    projection: Projection,
+    *,
+    count: int,
+    tp: FloatLike,
+    weights: Weights,
+    chip: Chip,
+    group: str,
+    token_feature: str = f.TOKENS,
+    extra_feature: str | None = None,
+) -> Row:
+    """`count` layers of one projection, sharded over tp.
+
+    FLOP = 2 · in · out per token; bytes = weights once + input and output activations per token.
+    """
+    d_in, d_out = projection.shard_in(tp), projection.shard_out(tp)
+    work = ProductWork.of(d_in, d_out, **weights.sizes)
+    used = [token_feature, *([extra_feature] if extra_feature else [])]
+    return Row(
+        name=projection.name,
+        group=group,
+        op_class="gemm",
+        dtype=weights.operation,
+        compute_dtype=compute_dtype(weights.activations, chip),
+        compute=dict.fromkeys(used, work.flop * count),
+        hbm={f.ONE: work.weight_bytes * count, **dict.fromkeys(used, work.row_bytes * count)},
+        launches={f.ONE: float(count)},
+        depth={f.ONE: d_in * count},
+        extra=dict.fromkeys(used, work.quantise_bytes * count),
+        formula=f"{count} × 2·{text_of(d_in)}·{text_of(d_out)} FLOP/token; weights in {weights.stored}",
+    )
+
+
+def text_of(value: FloatLike) -> str:
+    """A number for a formula; "(per layout)" for several."""
+    array = np.asarray(value, dtype=float)
+    return f"{float(array):g}" if array.ndim == 0 else "(per layout)"
+
+
 def adapter_rows(model: Model, layout: Sharding, chip: Chip) -> list[Row]:
     """Two products for each kind of module, into the bottleneck (A) and out of it (B), on every token."""
-    from rackline.parallel.blocks import Weights, gemm_row
-
     if model.adapter is None:
         return []
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp

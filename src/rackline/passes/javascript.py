@@ -29,14 +29,14 @@ from rackline.passes.features import (
     ONE,
     TOKENS,
     Array,
-    ExpertLaw,
     FloatLike,
 )
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.row import RowNumbers, line_seconds, total
 
 if TYPE_CHECKING:
-    from rackline.passes.table import Stream, TimeTable
+    from rackline.passes.calibration import StepPolicy
+    from rackline.passes.table import PassTable, Stream, TimeTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +62,17 @@ class StepFunction:
         return self.call(*(features.get(name, 0.0) for name in self.parameters))
 
 
-def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
-    """Compile a table of one layout to a function.
+def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFunction:
+    """One scalar function of the features of a table, for simulators.
 
     Args:
-        times: the table with its rates.
-        load: law of the busiest expert-parallel rank; None for dense models.
+        table: of one layout.
+        policy: how its rows overlap; that of its calibration by default.
 
     Raises:
         InputError: a table of several layouts.
     """
+    times, load = table.time_table(policy), table.experts
     if times.num_layouts is not None:
         raise InputError(
             what="table", given=f"{times.num_layouts} layouts", allowed="one layout; use table.layout(index)"

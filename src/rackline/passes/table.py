@@ -19,7 +19,6 @@ from rackline.hardware import Chip, Cluster
 from rackline.passes.breakdown import Breakdown, PassTime, joule_numbers
 from rackline.passes.calibration import POLICIES, Calibration, StepPolicy
 from rackline.passes.features import AdapterLaw, Array, Batch, ExpertLaw, FloatLike, ReadLaw, as_array
-from rackline.passes.javascript import StepFunction, compile_table
 from rackline.passes.row import (
     RESOURCES,
     PassNumbers,
@@ -394,10 +393,6 @@ class PassTable:
     def time(self, batch: Batch, policy: StepPolicy | None = None) -> PassTime:
         """Break one pass down row by row. Raises InputError when the table or batch has more than one point."""
         return self.breakdown(policy).time(self.features(batch))
-
-    def compile(self, policy: StepPolicy | None = None) -> StepFunction:
-        """One scalar function of the features, for simulators. Raises InputError for several layouts."""
-        return compile_table(self.time_table(policy), self.experts)
 
     def layout(self, index: int) -> PassTable:
         """The scalar table of one layout of several."""

@@ -340,7 +340,7 @@ class Comparison(TypedDict):
 def compare_data(
     sides: Sequence[Side], *, what: str, prices: str, changes: Sequence[Change], why: Sequence[str]
 ) -> Comparison:
-    """The data of the same content.
+    """The comparison as data.
 
     Args:
         changes, why: from today's deployment to its plan.

@@ -24,7 +24,7 @@ from rackline.arch import AppliedAdapter
 from rackline.catalog import launch_rules_record
 from rackline.hardware import Cluster
 from rackline.search.stacks import Role
-from rackline.serving.prompt_passes import Alignment
+from rackline.serving.alignment import Alignment
 from rackline.serving.stack import stack as engine_stack
 
 PORT = 8000

@@ -120,7 +120,7 @@ class Space:
         )
 
     def in_precision(self, precision: Precision) -> Space:
-        """The candidates in one precision."""
+        """This space in one precision."""
         return replace(self, system=replace(self.system, precisions=(precision,)))
 
     @property

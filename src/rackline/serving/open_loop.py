@@ -10,7 +10,8 @@ import numpy as np
 from rackline.errors import require
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.prompt_passes import PROMPTS, AlignedPasses, Alignment, GraphPasses, aligned, prompts_of
+from rackline.serving.alignment import AlignedPasses, Alignment, aligned, prompts_of
+from rackline.serving.prompt_passes import PROMPTS, GraphPasses
 from rackline.serving.prompt_queue import PromptPasses, PromptQueue, busiest_share, first_tokens, prompt_queue
 from rackline.serving.steady import Engine, SteadyState, decodes_beside
 from rackline.serving.workload import Mode, Workload

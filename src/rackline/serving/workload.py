@@ -19,7 +19,7 @@ import numpy as np
 from rackline.catalog.records import Admission
 from rackline.errors import InputError, nearest_names, require
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.prompt_passes import Alignment
+from rackline.serving.alignment import Alignment
 from rackline.serving.prompt_queue import PromptSizes
 from rackline.units import parse_whole
 
@@ -303,7 +303,7 @@ class Workloads:
         return cls(**columns, equal_lengths=workloads[0].equal_lengths)
 
     def take(self, index: Array) -> Workloads:
-        """The elements of an index."""
+        """The workloads of an index."""
         return replace(self, **{name: getattr(self, name)[index] for name in self._LENGTHS})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from rackline.passes import features as f
 from rackline.passes.features import BlockwiseLaw, ReadLaw
+from rackline.passes.javascript import compile_table
 from rackline.serving.steady import Engine
 
 
@@ -128,7 +129,7 @@ def compiled(
         two_batch_overlap: whether the batch runs as two halves, one computing while the other communicates.
     """
     policy = "overlap" if two_batch_overlap else None
-    step = table.compile(policy)
+    step = compile_table(table, policy)
     times = table.time_table(policy)
     block = table.calibration.context_block
     laws = {label: law if block == 1 else BlockwiseLaw(law, block) for label, law in table.kinds.items()}

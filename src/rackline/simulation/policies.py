@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from rackline.errors import UnknownNameError, unknown_name
-from rackline.serving.prompt_passes import Alignment
+from rackline.serving.alignment import Alignment
 from rackline.serving.workload import Admission
 from rackline.simulation.requests import RequestLog
 

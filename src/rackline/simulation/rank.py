@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rackline.serving.prompt_passes import Alignment
+from rackline.serving.alignment import Alignment
 from rackline.simulation.block_table import BlockTable
 from rackline.simulation.decoding import DecodingBatch, Lockstep, Slots
 from rackline.simulation.policies import Policy, Reserve

@@ -217,7 +217,7 @@ def layout_problem(
 
 
 def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
-    """Why tp cannot cut the heads and dense blocks of a model."""
+    """Why tp cannot cut the heads and dense blocks of a model; None where it can."""
     for attention in model.cores().values():
         heads, kv_heads = attention.num_q_heads, attention.num_kv_heads
         if heads and heads % layout.tp:
@@ -233,7 +233,7 @@ def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | Non
 
 
 def experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
-    """Why ep and expert_tp cannot cut the experts of a model."""
+    """Why ep and expert_tp cannot cut the experts of a model; None where they can."""
     moe = model.moe()
     if moe is None:
         return None if layout.ep * layout.expert_tp == 1 else ("a dense model has no ep or expert_tp", "ep=1")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
-from rackline.errors import RacklineError
+from rackline.errors import InputError, RacklineError
 from rackline.files import shipped_toml
+from rackline.serving.workload import Workload
 from rackline.validation.forms import FORMS, find_problem, known_keys
 
 UNKNOWN_SPECULATION = "unknown"
@@ -19,6 +20,12 @@ UNKNOWN_SPECULATION = "unknown"
 Layout = Mapping[str, int | str]
 Predicted = dict[str, float] | RacklineError | ValueError
 """Predicted values by measured key, or the error that explains why there are none."""
+
+
+FIXED, LONG_TAIL = "fixed", "lognormal"
+# Mean length over the nominal one.
+LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9, LONG_TAIL: 1.0}
+_LONG_TAILED = ("sharegpt",)  # data sets of conversations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,3 +392,40 @@ def published() -> Path:
     Sources: named in each line; how they were picked stands in tests/fixtures/README.md.
     """
     return Path(__file__).with_name("published.jsonl")
+
+
+def workload_of(case: Case) -> Workload:
+    """Mean lengths of a case's requests."""
+    share, source = length_share(case), source_of(case)
+    output_len = case.number("output_len") * share if "output_len" in case.values else 2.0
+    input_len = case.number("input_len") * share
+    if source.assumed_input_len and "input_len" in cast("Sequence[str]", case.values.get("assumed") or ()):
+        input_len = source.assumed_input_len
+    return Workload(
+        input_len=max(input_len, 1.0),
+        output_len=max(output_len, 2.0),
+        equal_lengths=distribution_of(case) == FIXED and not source.output_spread,
+        output_spread=source.output_spread,
+    )
+
+
+def length_share(case: Case) -> float:
+    """Mean over nominal length.
+
+    Raises:
+        InputError: the length distribution is unknown.
+    """
+    name = distribution_of(case)
+    if name not in LENGTH_SHARES:
+        raise InputError(what="length_distribution", given=name, allowed=", ".join(LENGTH_SHARES))
+    return LENGTH_SHARES[name]
+
+
+def distribution_of(case: Case) -> str:
+    """How lengths are drawn: as the data set has them, else as the case says; equal by default."""
+    return LONG_TAIL if case.text("data_set") in _LONG_TAILED else case.text("length_distribution", FIXED)
+
+
+def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
+    """Time of one request at the mean output length, ttft + (output_len - 1) · tpot [s]."""
+    return ttft_s + (case.number("output_len") * length_share(case) - 1.0) * tpot_s

@@ -24,8 +24,7 @@ from rackline.serving import Engine, Workload
 from rackline.serving.closed_loop import closed_loops, engine_of
 from rackline.serving.fleet import mean_step, step_joules
 from rackline.serving.stack import IDEAL, Stack
-from rackline.validation.cases import Case, Unsupported, rounds_of, source_of
-from rackline.validation.predict import request_s, workload_of
+from rackline.validation.cases import Case, Unsupported, request_s, rounds_of, source_of, workload_of
 from rackline.validation.resolve import Resolver
 
 COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-3}

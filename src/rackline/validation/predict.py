@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import numpy as np
 
@@ -24,16 +23,23 @@ from rackline.serving.stack import Stack
 from rackline.serving.steady import median_step_s, steady_state
 from rackline.serving.workload import PLAIN, USUAL_DRAFT_TOKENS, Speculation, Workloads, usual_speculation
 from rackline.simulation import CacheConfig, Lengths, Requests, open_arrivals, pool_of, simulate
-from rackline.validation.cases import UNKNOWN_SPECULATION, Case, Predicted, requests_of, rounds_of, source_of
+from rackline.validation.cases import (
+    LONG_TAIL,
+    UNKNOWN_SPECULATION,
+    Case,
+    Predicted,
+    distribution_of,
+    request_s,
+    requests_of,
+    rounds_of,
+    source_of,
+    workload_of,
+)
 from rackline.validation.resolve import Resolver
 
 with late:
     from rackline.validation import fit_cases, op, requests, rl, train_cases
 
-FIXED, LONG_TAIL = "fixed", "lognormal"
-# Mean length over the nominal one.
-LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9, LONG_TAIL: 1.0}
-_LONG_TAILED = ("sharegpt",)  # data sets of conversations
 # Samplers of benchmarks leave out prompts above 1,024 tokens, and prompts with answers above 2,048 (vLLM's
 # is_valid_sequence, which SGLang's client has as well).
 _LONGEST_PROMPT, _LONGEST = 1024, 2048
@@ -136,21 +142,6 @@ class Predictor:
         return {"decode": engine.table.time(decode), "prefill": first.table.time(prefill)}
 
 
-def workload_of(case: Case) -> Workload:
-    """Mean lengths of a case's requests."""
-    share, source = length_share(case), source_of(case)
-    output_len = case.number("output_len") * share if "output_len" in case.values else 2.0
-    input_len = case.number("input_len") * share
-    if source.assumed_input_len and "input_len" in cast("Sequence[str]", case.values.get("assumed") or ()):
-        input_len = source.assumed_input_len
-    return Workload(
-        input_len=max(input_len, 1.0),
-        output_len=max(output_len, 2.0),
-        equal_lengths=distribution_of(case) == FIXED and not source.output_spread,
-        output_spread=source.output_spread,
-    )
-
-
 def speculation_of(case: Case) -> Speculation:
     """Speculation that a case states; one token per step if it states nothing or "unknown".
 
@@ -164,28 +155,6 @@ def speculation_of(case: Case) -> Speculation:
     if found is None:
         raise InputError(what="speculative", given=case.text("speculative"), allowed=_ALLOWED, nearest="mtp-3")
     return usual_speculation(int(found.group(1) or USUAL_DRAFT_TOKENS))
-
-
-def length_share(case: Case) -> float:
-    """Mean over nominal length.
-
-    Raises:
-        InputError: the length distribution is unknown.
-    """
-    name = distribution_of(case)
-    if name not in LENGTH_SHARES:
-        raise InputError(what="length_distribution", given=name, allowed=", ".join(LENGTH_SHARES))
-    return LENGTH_SHARES[name]
-
-
-def distribution_of(case: Case) -> str:
-    """How lengths are drawn: as the data set has them, else as the case says; equal by default."""
-    return LONG_TAIL if case.text("data_set") in _LONG_TAILED else case.text("length_distribution", FIXED)
-
-
-def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
-    """Time of one request at the mean output length, ttft + (output_len - 1) · tpot [s]."""
-    return ttft_s + (case.number("output_len") * length_share(case) - 1.0) * tpot_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

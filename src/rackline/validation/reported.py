@@ -19,11 +19,10 @@ import numpy as np
 
 from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.files import read_text
-from rackline.validation.cases import Case, case_from, read_line
+from rackline.validation.cases import Case, case_from, length_share, read_line
 from rackline.validation.forms import parse_layout
 from rackline.validation.importers import Given, import_results, result_rows
 from rackline.validation.observed import requests_from
-from rackline.validation.predict import length_share
 
 _TIMES = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
 TEXTS = ("id", "model", "chip", "stack", "stack_version", "precision", "layout", "machine", "speculative")

@@ -21,7 +21,7 @@ from rackline.system import System
 from rackline.training.runs import TrainLayout
 from rackline.validation.cases import Case
 from rackline.validation.resolve import Resolver
-from rackline.validation.tables import Data, Doubts, Reader, TableRow, doubt_of, number, whole
+from rackline.validation.tables import Data, Doubts, PublishedTable, Reader, TableRow, doubt_of, number, whole
 
 Name = TypeVar("Name", bound=str)
 
@@ -324,3 +324,14 @@ def rl_parts_cases(rows: Sequence[TableRow]) -> Reader:
         return (dict(_rl_measured(row)) if doubt else _rl_parts_data(row, case_id, _recipe(row))), doubt
 
     return case
+
+
+_RL_COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
+_RL_PARTS_COLUMNS = {"framework", "gen_s", "logprob_s", "ref_s", "train_s", "refit_s", "max_response_len", "colocated"}
+RL_STEPS = PublishedTable(
+    columns=frozenset(_RL_COLUMNS),
+    kind="rl-step",
+    cases=lambda rows: lambda row, case_id: (step_data(row, case_id), ""),
+)
+RL_PARTS = PublishedTable(columns=frozenset(_RL_PARTS_COLUMNS), kind="rl-step", cases=rl_parts_cases)
+RL_TABLES = (RL_STEPS, RL_PARTS)

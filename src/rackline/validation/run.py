@@ -20,17 +20,17 @@ from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
 from rackline.late import late
 from rackline.passes import calibration as find_calibration
-from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
+from rackline.validation.cases import Case, CaseSet, Unsupported, read_line, request_s
 from rackline.validation.fit_cases import AT_MEASURED, MEASURED_KEYS
 from rackline.validation.page import write_stored
-from rackline.validation.predict import Predictor, predict_serve, request_s
+from rackline.validation.predict import Predictor, predict_serve
 from rackline.validation.report import MOST, worst_cases
 from rackline.validation.resolve import Resolver
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, both_ways, group_of, metric_of
 from rackline.validation.tables import TABLES
 
 with late:
-    from rackline.validation import observed, op, requests, train_cases
+    from rackline.validation import observed, op, requests, rl, train_cases
 
 
 def read_cases(paths: Iterable[str | Path]) -> CaseSet:
@@ -53,7 +53,7 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
         if path.suffix == ".json" and _looks_like_runs(text):
             found = requests.read_runs(path, text)
         elif path.suffix == ".csv":
-            read = next((table.read for table in TABLES if table.fits(text)), op.read_op_table)
+            read = next((table.read for table in (*TABLES, *rl.RL_TABLES) if table.fits(text)), op.read_op_table)
             found = read(path, text, unknown)
         else:
             lines = enumerate(text.split("\n"), start=1)

@@ -19,9 +19,9 @@ from rackline.serving.curve import static_batch
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import behind, median_prompts
 from rackline.serving.workload import Workload
-from rackline.validation.cases import Case, source_of
+from rackline.validation.cases import Case, source_of, workload_of
 from rackline.validation.fit_cases import BURST, COMMON, FIRST_TOKEN, POOLS, FitCases, ServingNumbers
-from rackline.validation.predict import Predictor, workload_of
+from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver
 
 FEWEST = 5

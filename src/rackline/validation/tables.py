@@ -1,4 +1,4 @@
-"""Tables (CSV) of published runs as cases: fine-tuning steps, steps of reinforcement learning, servers with adapters.
+"""Tables (CSV) of published runs as cases: fine-tuning steps, servers with adapters; `rl` has those of its steps.
 
 A table is recognised by its columns; a row whose cells cannot be read, or that does not say what was run, is kept as
 unsupported with the reason.
@@ -14,11 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rackline.errors import InputError
-from rackline.late import late
 from rackline.validation.cases import Case, Unsupported, case_from
-
-with late:
-    from rackline.validation import rl
 
 TableRow = dict[str, str]
 Data = dict[str, object]
@@ -345,20 +341,10 @@ def _adapter_data(row: TableRow, case_id: str, fewest: TableRow | None) -> dict[
     return data
 
 
-_RL_COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
-_RL_PARTS_COLUMNS = {"framework", "gen_s", "logprob_s", "ref_s", "train_s", "refit_s", "max_response_len", "colocated"}
 TUNING = PublishedTable(
     columns=frozenset(_TUNING_COLUMNS),
     kind="train",
     cases=lambda rows: lambda row, case_id: (_tuning_data(row, case_id), doubt_of(row, _TUNING_DOUBTS)),
 )
-RL_STEPS = PublishedTable(
-    columns=frozenset(_RL_COLUMNS),
-    kind="rl-step",
-    cases=lambda rows: lambda row, case_id: (rl.step_data(row, case_id), ""),
-)
-RL_PARTS = PublishedTable(
-    columns=frozenset(_RL_PARTS_COLUMNS), kind="rl-step", cases=lambda rows: rl.rl_parts_cases(rows)
-)
 ADAPTERS = PublishedTable(columns=frozenset(_ADAPTER_COLUMNS), kind="adapters", cases=_adapter_cases)
-TABLES = (TUNING, RL_STEPS, RL_PARTS, ADAPTERS)
+TABLES = (TUNING, ADAPTERS)

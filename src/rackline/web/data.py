@@ -21,7 +21,14 @@ from rackline.api.verbs import entries
 from rackline.errors import InputError, unknown_name
 from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
-from rackline.passes.javascript import experts_javascript, function, row_features, rows_javascript, step_javascript
+from rackline.passes.javascript import (
+    compile_table,
+    experts_javascript,
+    function,
+    row_features,
+    rows_javascript,
+    step_javascript,
+)
 from rackline.passes.routing import ExpertLoad
 from rackline.web.asked import offered_names
 from rackline.web.forms import printed_parts
@@ -406,7 +413,7 @@ def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str
 
 def _time(name: str, table: passes.PassTable, policy: passes.StepPolicy, band: dict[str, Any] | None = None) -> str:
     """How one calibration times a pass: the pass, its rows, and what 90 % of measured passes were over it."""
-    step = table.compile(policy)
+    step = compile_table(table, policy)
     numbers = table.numbers().in_use()
     names = row_features(step, cast("Any", table.experts))
     facts = {
