@@ -265,7 +265,12 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         try:
             key = _system_key(resolver, case)
             system = systems.get(key) or _system(resolver, case, find_stack(str(key[0])))
-            groups.setdefault(key, []).append((case, _layout(case, system), measured_step_s(case)))
+            ready = (
+                case,
+                _layout(case, system),
+                measured_step_s(case),
+            )  # refused before it has a group
+            groups.setdefault(key, []).append(ready)
             systems[key] = system
         except RacklineError as error:
             lost[id(case)] = error

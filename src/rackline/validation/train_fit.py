@@ -127,6 +127,9 @@ def fit_numbers(
 
 _TABLES = ("gemm_slowdown", "expert_slowdown")
 _RARE = (
+    "flash_since_blackwell",
+    "torch_pipelining",
+    "logit_bytes",
     "forwards_tokens",
     "graphed_mixtures",
     "interleaves_unstated",
@@ -150,7 +153,6 @@ _HABITS = (
     "flash_attention",
     "sequence_parallel",
     "flash_since_hopper",
-    "flash_since_blackwell",
     "pipeline_exposed",
     "gradient_bytes",
     "zero",
