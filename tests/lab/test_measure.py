@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from rackline.cli.main import run
 from rackline.errors import CatalogError, InputError
 from rackline.hardware import chip_record, cluster, cluster_record
 from rackline.lab.experiment import start_jax
+from rackline.lab.workers.worker import Clock
 from rackline.parallel import Layout
 from rackline.passes import calibration_on
 from rackline.serving.stack import stack as find_stack, stack_of
@@ -151,6 +153,38 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     again, _ = run(turned(params), cache, both, np.array([6, 6], dtype=np.int32), none, 0, 0)
     texts = [np.concatenate([whole, both[:1]]), np.concatenate([texts[1], both[1:]])]
     assert again.tolist() == [next_token(text) for text in texts]
+
+
+@pytest.mark.parametrize("block", [64, 128])
+def test_passes_in_bf16_agree_with_those_in_fp32(block: int) -> None:
+    """A prompt, then a token beside another prompt; what the first layer puts out goes into the cache of the second."""
+    import jax
+    import jax.numpy as jnp
+
+    from rackline.lab.jax_engine import one_pass, turned
+    from rackline.lab.transformer import Shape, init
+
+    shape = Shape(num_layers=2, d_model=32, num_q_heads=4, num_kv_heads=2, head_dim=8, d_ff=64, vocab_size=64)
+    params = init(jax.random.key(0), shape)
+    run = jax.jit(partial(one_pass, shape=shape, block=block))
+    text, none = np.arange(6, dtype=np.int32), np.zeros(0, dtype=np.int32)
+    keys: dict[str, Any] = {}
+    for dtype in (jnp.float32, jnp.bfloat16):
+        weights = turned(jax.tree.map(lambda leaf, dtype=dtype: leaf.astype(dtype), params))
+        empty = [jnp.zeros((2, 2, 128, 8), dtype=dtype) for _ in range(2)]
+        first, cache = run(weights, (empty, list(empty)), none, none, text, 0, 5)
+        _, cache = run(weights, cache, np.array(first), np.array([6], dtype=np.int32), text[::-1].copy(), 1, 5)
+        assert all(one.dtype == dtype for side in cache for one in side)
+        keys[str(jnp.dtype(dtype))] = cache[0][1][:, :, :6].astype(jnp.float32)
+    assert float(jnp.max(jnp.abs(keys["float32"] - keys["bfloat16"]))) < 0.1 * float(jnp.max(jnp.abs(keys["float32"])))
+
+
+def test_products_of_a_gpu_are_large_enough_for_its_peak() -> None:
+    from rackline.lab.rates import measured_rates, processor
+
+    small = measured_rates(replace(processor(), kind="gpu"), 1, Clock(cpu=False), small=True)
+    sizes = {(rate.rows, rate.inputs, rate.outputs) for rate in small if rate.name == "product"}
+    assert sizes == {(1, 1024, 1024), (16, 1024, 1024)}  # an eighth of each side
 
 
 def test_a_machine_file_names_what_is_wrong(tmp_path: Path) -> None:

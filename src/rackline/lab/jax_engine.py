@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.lab.engine import LIMITS, QUICK_LIMITS, Dtype, Engine, Scheduler, ServedTimes, Work
+from rackline.lab.engine import LIMITS, QUICK_LIMITS, Dtype, Engine, Limits, Scheduler, ServedTimes, Work
 from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
 from rackline.lab.workers.worker import Clock
@@ -36,7 +36,11 @@ from rackline.simulation import POLICIES, Policy, Requests
 
 SHAPE = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
 QUICK_SHAPE = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
-BLOCK = 64  # cached tokens that one turn of the attention reads
+GPU_SHAPE = Shape(
+    num_layers=8, d_model=2048, num_q_heads=16, num_kv_heads=8, head_dim=128, d_ff=6144, vocab_size=32768
+)  # 0.54 billion parameters, twenty times the last cache of an H100
+GPU_LIMITS = Limits(sequences=64, context_len=4096, prompt_tokens=2048)
+BLOCK, GPU_BLOCK = 64, 1024  # cached tokens that one turn of the attention reads; on GPUs each turn is several launches
 Layers = list[jax.Array]
 """A layer each: (slots, kv heads, capacity, head_dim)."""
 Ids = NDArray[np.int32]
@@ -52,13 +56,16 @@ def by_columns(x: jax.Array, weights: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(jnp.einsum("oi,bi->ob", weights, x)).T
 
 
-def attend_to_cache(q: jax.Array, keys: jax.Array, values: jax.Array, lengths: jax.Array) -> jax.Array:
+def attend_to_cache(
+    q: jax.Array, keys: jax.Array, values: jax.Array, lengths: jax.Array, block: int = BLOCK
+) -> jax.Array:
     """Attention of one token each of the first sequences to their caches, block by block with a running softmax.
 
     Args:
         q: (sequences, heads, head_dim).
         keys, values: (slots, kv heads, capacity, head_dim); the first slots are those of the sequences.
         lengths: newest position of each sequence, (sequences,).
+        block: cached tokens that one turn reads; it divides the capacity [tokens].
 
     Returns:
         (sequences, heads, head_dim).
@@ -66,13 +73,13 @@ def attend_to_cache(q: jax.Array, keys: jax.Array, values: jax.Array, lengths: j
     sequences, heads, head_dim = q.shape
     kv_heads = keys.shape[1]
     grouped = jnp.reshape(q, (sequences, kv_heads, heads // kv_heads, head_dim)) / np.sqrt(head_dim).astype(q.dtype)
-    size = (sequences, kv_heads, BLOCK, head_dim)
+    size = (sequences, kv_heads, block, head_dim)
 
     def turn(number: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array]) -> Any:
         most, total, mixed = state
-        at = (0, 0, number * BLOCK, 0)
+        at = (0, 0, number * block, 0)
         scores = jnp.einsum("bkgd,bkcd->bkgc", grouped, jax.lax.dynamic_slice(keys, at, size)).astype(jnp.float32)
-        seen = number * BLOCK + jnp.arange(BLOCK)[None, :] <= lengths[:, None]
+        seen = number * block + jnp.arange(block)[None, :] <= lengths[:, None]
         scores = jnp.where(seen[:, None, None], scores, -jnp.inf)
         higher = jnp.maximum(most, jnp.max(scores, axis=-1))
         weights, kept = jnp.exp(scores - higher[..., None]), jnp.exp(most - higher)
@@ -84,7 +91,7 @@ def attend_to_cache(q: jax.Array, keys: jax.Array, values: jax.Array, lengths: j
         jnp.zeros(grouped.shape[:-1], dtype=jnp.float32),
         jnp.zeros(grouped.shape, dtype=jnp.float32),
     )
-    _, total, mixed = jax.lax.fori_loop(0, jnp.max(lengths) // BLOCK + 1, turn, start)
+    _, total, mixed = jax.lax.fori_loop(0, jnp.max(lengths) // block + 1, turn, start)
     return jnp.reshape(mixed / total[..., None], q.shape).astype(q.dtype)
 
 
@@ -97,6 +104,7 @@ def one_pass(
     slot: jax.Array,
     last: jax.Array,
     shape: Shape,
+    block: int = BLOCK,
 ) -> tuple[jax.Array, tuple[Layers, Layers]]:
     """One token of each sequence and a prompt: next tokens, (sequences,) or (sequences + 1,), and the cache.
 
@@ -106,6 +114,7 @@ def one_pass(
         prompt: all of one prompt, (tokens,), and anything behind it; empty for none.
         slot: that the prompt goes to.
         last: place of the prompt's last token.
+        block: cached tokens that one turn of the attention reads [tokens].
     """
     count, tokens = newest.shape[0], prompt.shape[0]
     slots = jnp.arange(count)[:, None], jnp.arange(shape.num_kv_heads)[None, :]
@@ -123,7 +132,7 @@ def one_pass(
                 one = jax.lax.dynamic_update_slice(one, jnp.swapaxes(new[count:], 0, 1)[None], (slot, 0, 0, 0))
             kept.append(one)
         if count:
-            parts.append(attend_to_cache(q[:count], held[0][number], held[1][number], lengths))
+            parts.append(attend_to_cache(q[:count], held[0][number], held[1][number], lengths, block))
         if tokens:
             parts.append(causal_attention(q[count:], *(new[count:] for new in added)))
         x = x + by_columns(jnp.reshape(jnp.concatenate(parts), (count + tokens, -1)), layer["o"])
@@ -248,11 +257,11 @@ class JaxEngine(Engine):
     def _compiled(self, size: tuple[int, int]) -> Any:
         """The pass of a number of sequences and a prompt."""
         newest, prompt = (np.zeros(one, dtype=np.int32) for one in size)
-        run: Any = jax.jit(partial(one_pass, shape=self.shape), donate_argnums=1)
+        run: Any = jax.jit(partial(one_pass, shape=self.shape, block=self.context_block), donate_argnums=1)
         return run.lower(self._params, self._cache, newest, newest, prompt, 0, 0).compile()
 
     def _empty(self) -> tuple[Layers, Layers]:
-        capacity = -(-(self.limits.context_len + 1) // BLOCK) * BLOCK
+        capacity = -(-(self.limits.context_len + 1) // self.context_block) * self.context_block
         number = jnp.float32 if self.dtype == "fp32" else jnp.bfloat16
         size = (self.limits.sequences, self.shape.num_kv_heads, capacity, self.shape.head_dim)
         keys, values = ([jnp.zeros(size, dtype=number) for _ in range(self.shape.num_layers)] for _ in range(2))
@@ -268,9 +277,11 @@ def _move(cache: tuple[Layers, Layers], source: Any, target: Any) -> tuple[Layer
     return jax.tree.map(moved, cache)
 
 
-def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock) -> JaxEngine:
-    """The engine with a model whose weights do not fit a usual cache; a small one if `quick`."""
-    limits = QUICK_LIMITS if quick else LIMITS
+def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock, device: str = "cpu") -> JaxEngine:
+    """The engine with a model whose weights do not fit a usual cache of the device; a small one if `quick`."""
+    shape, limits, block = (GPU_SHAPE, GPU_LIMITS, GPU_BLOCK) if device == "gpu" else (SHAPE, LIMITS, BLOCK)
+    if quick:
+        shape, limits, block = QUICK_SHAPE, QUICK_LIMITS, BLOCK
     scheduler = Scheduler(
         admission="prefill_first",
         max_num_seqs=max(limits.sequences // 2, 2),
@@ -278,9 +289,10 @@ def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock) -> JaxEngi
         prompt_tokens=limits.prompt_tokens // 2,
     )
     return JaxEngine(
-        shape=QUICK_SHAPE if quick else SHAPE,
+        shape=shape,
         dtype=dtype,
         limits=limits,
+        context_block=block,
         scheduler=scheduler,
         clock=clock,
         seed=seed,

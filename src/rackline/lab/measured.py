@@ -145,7 +145,8 @@ def start_engine(setup: MeasureSetup) -> Engine:
     """
     if setup.engine == OWN:
         clock = Clock(cpu=setup.cpu_clock)
-        return jax_engine.jax_engine(setup.dtype or "fp32", setup.seed, quick=setup.quick, clock=clock)
+        dtype = setup.dtype or "fp32"
+        return jax_engine.jax_engine(dtype, setup.seed, quick=setup.quick, clock=clock, device=setup.device)
     known = [OWN, *installable()]
     if setup.engine not in known:
         raise unknown_name("engine", setup.engine, known)

@@ -276,8 +276,9 @@ def in_turns(
 
 _BEYOND_CACHE = 4.0  # footprint over the last cache
 _MEMORY_SHARE = 1 / 16  # of the device's memory, at most
-_PRODUCT = (1024, 2048)  # inputs, outputs
-_ROWS = (1, 8, 64, 512)
+_LEAST_BYTES = {"cpu": 2.0**27, "gpu": 2.0**31}  # read in much longer than a call takes
+_PRODUCT = {"cpu": (1024, 2048), "gpu": (8192, 8192)}  # inputs, outputs; an H100 needs a millisecond for many rows
+_ROWS = {"cpu": (1, 8, 64, 512), "gpu": (1, 16, 128, 1024, 8192)}
 _MESSAGES = (2**14, 2**22)  # bytes of a rank
 
 
@@ -315,14 +316,16 @@ def measured_rates(device: Device, repeats: int, clock: Clock, *, small: bool = 
         clock: that times them.
         small: footprints of a few megabytes, for a first look.
     """
-    footprint = min(max(_BEYOND_CACHE * device.cache_bytes, 128.0 * 2**20), _MEMORY_SHARE * device.memory_bytes)
+    footprint = min(
+        max(_BEYOND_CACHE * device.cache_bytes, _LEAST_BYTES[device.kind]), _MEMORY_SHARE * device.memory_bytes
+    )
     if small:
         footprint = 4.0 * 2**20
     nothing: Any = jax.jit(lambda x: x + 1.0)
     launch = Rate(name="launch", dtype="fp32", unit="s", value=0.0, spread=0.0)
     trials = [
         *_memory(int(footprint), clock),
-        *_products(clock, small=small),
+        *_products(device.kind, clock, small=small),
         (launch, partial(_timed, clock, nothing, jnp.zeros(8))),
         *_exchanges(clock),
     ]
@@ -368,15 +371,15 @@ def _memory(footprint: int, clock: Clock) -> list[Trial]:
     ]
 
 
-def _products(clock: Clock, *, small: bool) -> list[Trial]:
+def _products(kind: str, clock: Clock, *, small: bool) -> list[Trial]:
     """Products of rows with weights that are not in the cache, for one row and for many."""
-    inputs, outputs = (side // 8 for side in _PRODUCT) if small else _PRODUCT
+    inputs, outputs = (side // 8 for side in _PRODUCT[kind]) if small else _PRODUCT[kind]
     copies = 2 if small else 8
     found: list[Trial] = []
     for dtype, number in (("fp32", jnp.float32), ("bf16", jnp.bfloat16)):
         weights = [jnp.full((inputs, outputs), 0.01 * (1 + one), dtype=number) for one in range(copies)]
         run: Any = jax.jit(lambda x, weights: [x @ one for one in weights])
-        for rows in _ROWS[: 2 if small else None]:
+        for rows in _ROWS[kind][: 2 if small else None]:
             some = weights[:1] if rows * inputs * outputs > 2e8 else weights
             rate = Rate(
                 name="product",

@@ -119,9 +119,9 @@ def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Each query attends to the keys up to its own position; query heads share the key heads in groups."""
     tokens, num_q_heads, head_dim = q.shape
     grouped = jnp.reshape(q, (tokens, k.shape[1], num_q_heads // k.shape[1], head_dim))
-    scores = jnp.einsum("ikgd,jkd->kgij", grouped, k) / np.sqrt(head_dim)
+    scores = jnp.einsum("ikgd,jkd->kgij", grouped, k).astype(jnp.float32) / np.sqrt(head_dim)
     seen = jnp.arange(tokens)[:, None] >= jnp.arange(tokens)[None, :]
-    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1).astype(v.dtype)
     return jnp.reshape(jnp.einsum("kgij,jkd->ikgd", weights, v), q.shape)
 
 
