@@ -301,14 +301,15 @@ def train_memory(
 def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Array]:
     """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
-    working, left = none, none  # of the largest layer
+    working, left = none, dict.fromkeys(RECOMPUTE, none)  # of the largest layer, of which "full" leaves nothing
     for index in range(len(batch.system.model.layer_groups)):
         size = layer_bytes(batch, index, "selective", dropout=dropout)
-        left = np.where(size > working, layer_bytes(batch, index, "modules", dropout=dropout), left)
+        for name in RECOMPUTE[: RECOMPUTE.index("full")]:
+            left[name] = np.where(size > working, layer_bytes(batch, index, name, dropout=dropout), left[name])
         working = np.maximum(working, size)
     kept = by_name(runs.recompute, RECOMPUTE, {name: stack_bytes(batch, name, dropout=dropout) for name in RECOMPUTE})
-    # while the gradients of a layer are computed, with what it stored for modules
-    again = {"none": none, "selective": none, "modules": working - left, "full": working, "reversible": working}
+    # while the gradients of a layer are computed, with what it stored; scores are not counted
+    again = {name: np.maximum(working - one, 0.0) for name, one in left.items()}
     return kept, by_name(runs.recompute, RECOMPUTE, again) + gathered_bytes(batch)
 
 

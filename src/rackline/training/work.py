@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from rackline.arch import Core, DenseFfn, Dim, MoeFfn, Projection
+from rackline.arch import Core, DenseFfn, Dim, Model, MoeFfn, Projection
 from rackline.arch.kinds import GATED
 from rackline.parallel.exchange import collective_rows, make_group
 from rackline.parallel.work import AttentionWork, ProductWork
@@ -22,6 +22,7 @@ from rackline.passes import Row, collectives as c, features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
 from rackline.training.contexts import context_method
+from rackline.training.runs import Recompute
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 
 Phase = Literal["forward", "input", "weight"]
@@ -32,7 +33,10 @@ Kind = Literal[
     "gemm", "experts", "attention", "state", "elementwise", "quantise", "permute", "unfused", "head", "logits",
     "tensor", "context", "expert_inside", "expert_outside",
 ]  # fmt: skip
-Again = Literal["", "selective", "modules"]
+Again = Mapping[Recompute, float]
+"""Kind of recompute, besides those that run whole layers again → share of a row's forward pass that it repeats [1]."""
+USUAL: Again = {}
+"""Of a row that says nothing else."""
 
 WEIGHT_GRADIENT_BYTES = 8.0
 """Read and written once per micro-batch: products accumulate into fp32 gradients."""
@@ -57,20 +61,38 @@ class Work:
     Args:
         kind: kind of work, which selects the number of a training stack that scales it.
         phase: phase in which it runs.
-        again: the kind of recompute, besides "full", that repeats it.
+        again: what kinds of recompute repeat of it.
         layer: whether it belongs to the layers, not to the ends.
     """
 
     row: Row
     kind: Kind
     phase: Phase
-    again: Again = ""
+    again: Again
     layer: bool = True
 
 
 def from_latent(projection: Projection, d_model: int) -> bool:
     """Whether a projection widens a latent that every chip holds, as the up-projections of MLA do."""
     return projection.d_in[0].units == 1 and projection.d_in[0].size != d_model
+
+
+def products_again(model: Model) -> dict[Projection, Again]:
+    """What kinds of recompute repeat of the products of a model on every token."""
+    groups = model.layer_groups
+    products = (one for group in groups for one in attention_products(group.attention, model.d_model))
+    return {one: {"modules": 1.0} if from_latent(one, model.d_model) else USUAL for one in products}
+
+
+def repeated_flop(model: Model) -> dict[Recompute, float]:
+    """Kind of recompute → FLOP of the products that it repeats of one token, forward, without scores [FLOP]."""
+    found, again = dict[Recompute, float](), products_again(model)
+    for group in model.layer_groups:
+        for one in attention_products(group.attention, model.d_model):
+            for name, share in again[one].items():
+                flop = 2.0 * group.count * float(one.shard_in(1.0)) * float(one.shard_out(1.0))
+                found[name] = found.get(name, 0.0) + share * flop
+    return found
 
 
 def gemm_work(
@@ -82,7 +104,7 @@ def gemm_work(
     kind: Kind = "gemm",
     bf16: bool = False,
     layer: bool = True,
-    again: Again = "",
+    again: Again = USUAL,
 ) -> list[Work]:
     """Three products of the same FLOP: output, gradient of the input, gradient of the weight.
 
@@ -122,7 +144,7 @@ def product_work(
     bf16: bool = False,
     layer: bool = True,
     trained: bool | None = None,
-    again: Again = "",
+    again: Again = USUAL,
 ) -> list[Work]:
     """The three products of `count` layers of a weight matrix of d_in × d_out, or of experts that are.
 
@@ -186,7 +208,7 @@ def memory_work(
     hbm: dict[str, FloatLike],
     count: float = 1.0,
     *,
-    again: Again = "",
+    again: Again = USUAL,
     layer: bool = True,
 ) -> Work:
     """Memory-bound kernels."""
@@ -208,9 +230,9 @@ def work_of(batch: MicroBatch) -> list[Work]:
     tp = as_array(runs.tp)
     found: list[Work] = []
     projections, kinds, blocks = _counts(batch.system)
+    again = products_again(model)
     for projection, count in projections.items():
-        again = "modules" if from_latent(projection, model.d_model) else ""
-        found += gemm_work(batch, projection, count=count, tp=tp, again=again)
+        found += gemm_work(batch, projection, count=count, tp=tp, again=again[projection])
     for attention, count in kinds.items():
         found += core_work(batch, attention, count=count)
     for ffn, count in blocks.items():
@@ -254,7 +276,7 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
         launches: float,
         backward: float,
         formula: str = "",
-        again: Again = "",
+        again: Again = USUAL,
     ) -> list[Work]:
         """The forward pass and, as a multiple of it, the backward pass."""
         return [
@@ -288,10 +310,11 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
     per_pair = as_array(work.pair_flop) * count
     if not batch.system.stack.flash_attention:  # the whole square is multiplied, scores and probabilities pass memory
         hbm, formula = (pairs, 8.0 * heads * count), "the whole square, both halves"
-        found += rows(name, "gemm", "gemm", (pairs, 2.0 * per_pair), hbm, 2.0 * count, 2.0, formula, "selective")
+        scores: Again = {"selective": 1.0}
+        found += rows(name, "gemm", "gemm", (pairs, 2.0 * per_pair), hbm, 2.0 * count, 2.0, formula, scores)
         traffic = UNFUSED_BYTES_PER_PAIR * heads * count
         return found + [
-            memory_work("scores", "unfused", phase, {pairs: times * traffic}, 3.0 * count, again="selective")
+            memory_work("scores", "unfused", phase, {pairs: times * traffic}, 3.0 * count, again=scores)
             for phase, times in zip(BOTH, (1.0, 2.0), strict=True)
         ]
     mean_head = attention.prefill_flop_per_pair / 4.0
@@ -359,7 +382,7 @@ def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn 
     backward: dict[str, FloatLike] = {f.TOKENS: 2.0 * (per_token + again), f.EXPERT_TOKENS: 2.0 * per_pair}
     return [
         memory_work("residual", "elementwise", "forward", {f.TOKENS: per_token}, 5.0 * layers),
-        memory_work("norms_and_activations", "elementwise", "forward", cheap, 3.0 * layers, again="modules"),
+        memory_work("norms_and_activations", "elementwise", "forward", cheap, 3.0 * layers, again={"modules": 1.0}),
         memory_work("small_kernels", "elementwise", "input", backward, 12.0 * layers),
     ]
 
@@ -389,10 +412,11 @@ def _link_work(
     *,
     op_class: str,
     backward: float = 1.0,
+    again: Again = USUAL,
 ) -> list[Work]:
     """A collective of the forward pass and, as a multiple of it, of the backward pass."""
     return [
-        Work(row=row, kind=kind, phase=phase)
+        Work(row=row, kind=kind, phase=phase, again=again)
         for phase, times in zip(BOTH, (1.0, backward), strict=True)
         for row in collective_rows(
             f"{name}_{phase}",
