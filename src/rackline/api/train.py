@@ -167,8 +167,8 @@ class TrainQuestion(OnCluster, Operated):
     )
     recompute: Texts = option(
         "text",
-        "activation recomputation: none, selective, modules, full or reversible; may be repeated; all but "
-        "reversible by default",
+        "activation recomputation: none, selective, modules, selective-op (by operators, as torchtitan), full or "
+        "reversible; may be repeated; what the stack has by default",
         default=None,
         several=True,
         repeated=True,

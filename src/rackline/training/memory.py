@@ -12,7 +12,7 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.contexts import context_method
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
-from rackline.training.work import from_latent
+from rackline.training.work import from_latent, kept_products
 
 RUNTIME_BYTES = 2.5e9
 """Driver, kernels, and buffers of collectives, NCCL channels of every group (assumed)."""
@@ -130,8 +130,8 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
     Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
     activation function; inputs of norms. Outputs of experts are not stored: the weight of an expert is applied to the
     output of its activation function. Recompute keeps only what it starts from: inputs of norms, of activation
-    functions and of up-projections of latents (modules), the input of each layer (full), or nothing (reversible: two
-    streams of the last layer).
+    functions and of up-projections of latents (modules), results of operators (selective-op), the input of each layer
+    (full), or nothing (reversible: two streams of the last layer).
     """
     residual = 2.0 * batch.system.model.d_model / batch.spread
     whole = {"full": residual * batch.system.num_layers, "reversible": 2.0 * residual * as_array(batch.runs.pp)}
@@ -145,6 +145,8 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
 def layer_bytes(batch: MicroBatch, index: int, recompute: Recompute = "none", *, dropout: bool = False) -> Array:
     """Activations that one micro-batch stores in one layer of a group [bytes]."""
     group = batch.system.model.layer_groups[index]
+    if recompute == "selective-op":
+        return _results(batch, index)
     kept = _attention(batch, index, recompute, dropout) if group.attention.cores() else np.zeros(len(batch.runs))
     if isinstance(group.ffn, MoeFfn):
         return kept + _mixture(batch, group.ffn, recompute)
@@ -155,6 +157,24 @@ def _run_again(recompute: Recompute) -> tuple[bool, bool]:
     """Whether (the core of attention, the cheap modules of a layer) are recomputed, so that nothing of them is
     stored."""
     return recompute != "none", recompute not in ("none", "selective")
+
+
+def _results(batch: MicroBatch, index: int) -> Array:
+    """The input of a layer and the results of operators that are kept: of products in bf16, of fused attention, of
+    scatters, of the exchange of tokens."""
+    system, tp = batch.system, as_array(batch.runs.tp)
+    group, d = system.model.layer_groups[index], system.model.d_model
+    scatters = 2.0 * (batch.spread > 1)  # behind attention and behind the feed-forward block
+    per_token = 2.0 * d / batch.spread * (1.0 + scatters)
+    for one, share in kept_products(group, d).items():
+        per_token = per_token + 2.0 * share * one.shard_out(tp)
+        if one.name == "attention_out":
+            per_token = per_token + 2.0 * one.shard_in(tp)
+    heads = sum(core.num_q_heads for core in group.attention.cores() if core.prefill_flop_per_pair)
+    kept = batch.tokens * (per_token + 4.0 * np.ceil(heads / tp))  # log-sum-exp of each row
+    if isinstance(group.ffn, MoeFfn):
+        kept = kept + 4.0 * batch.expert_tokens() * group.ffn.expert_d_in(d) * (batch.runs.ep > 1)
+    return kept
 
 
 def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: bool) -> Array:
