@@ -12,11 +12,13 @@ from rackline import arch
 from rackline.arch import Model
 from rackline.catalog import names
 from rackline.hardware import cluster
+from rackline.search.train import train_plan
 from rackline.training.flop import hardware_share
-from rackline.training.memory import stack_bytes, train_memory
+from rackline.training.memory import cheapest_recompute, stack_bytes, train_memory
 from rackline.training.runs import RECOMPUTE, Runs, TrainLayout
-from rackline.training.stack import IDEAL
+from rackline.training.stack import IDEAL, training_stack
 from rackline.training.step import step_parts, step_time
+from rackline.training.system import TrainingSystem
 from rackline.training.work import kept_products, repeated_flop, work_of
 
 
@@ -137,3 +139,27 @@ def test_it_is_a_value_of_the_option(capsys: pytest.CaptureFixture[str]) -> None
         steps[name], memory[name] = best["step_s"], best["memory"]["activations_bytes"]
     assert steps["none"] < steps["selective-op"] < steps["full"]
     assert memory["none"] > memory["selective-op"] > memory["full"]
+
+
+def test_a_stack_says_which_kinds_a_search_looks_at() -> None:
+    """Llama 8B fits on 64 chips without any: torchtitan checkpoints by operators all the same."""
+    on = cluster("dgx-h100").with_num_chips(64)
+    found: dict[str, str] = {}
+    for stack in ("torchtitan", "torch-fsdp", "megatron-bridge"):
+        system = TrainingSystem.of(named("llama-3.1-8b"), on, stack=stack, global_batch_sequences=128, seq_len=8192)
+        found[stack] = train_plan(system, fixed={"tp": 1, "pp": 1, "micro_batch": 1}).best[0].layout.recompute
+    assert found == {"torchtitan": "selective-op", "torch-fsdp": "none", "megatron-bridge": "none"}
+
+
+def test_an_unknown_recompute_is_the_cheapest_of_the_stack_that_fits() -> None:
+    on = cluster("dgx-h100").with_num_chips(8)
+    runs = Runs.of([TrainLayout(dp=8, zero=3)])
+    for stack, room, chosen in (
+        ("torch-fsdp", 80e9, "none"),
+        ("torchtitan", 80e9, "selective-op"),
+        ("torch-fsdp", 40e9, "full"),
+        ("torchtitan", 40e9, "full"),
+        ("torchtitan", 1e9, "selective-op"),
+    ):
+        batch = micro_batch(named("llama-3.1-8b"), runs, on, seq_len=8192, stack=training_stack(stack))
+        assert cheapest_recompute(batch, room) == [chosen]

@@ -397,22 +397,17 @@ def states_of(
     }
 
 
-CHEAPEST_FIRST: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
-"""Kinds of recompute by what they cost; the core of attention is run again only where it is not one fused kernel."""
-
-
 def cheapest_recompute(batch: MicroBatch, hbm_bytes: float) -> list[str]:
-    """The cheapest recompute with which each run fits; none if nothing fits, as the memory model is then off.
+    """The stack's cheapest recompute with which each run fits, and if nothing does, as the memory model is then off.
 
     Args:
         hbm_bytes: memory of a chip [bytes].
     """
     chosen = np.full(len(batch.runs), -1)
-    for name in CHEAPEST_FIRST:
-        if name == "selective" and batch.system.stack.flash_attention:
-            continue
+    kinds = batch.system.stack.kinds_of_recompute()
+    for name in kinds:
         number = RECOMPUTE.index(name)
         runs = replace(batch.runs, recompute=np.full(len(batch.runs), number))
         fits = train_memory(replace(batch, runs=runs)).total <= hbm_bytes
         chosen = np.where((chosen < 0) & fits, number, chosen)
-    return [RECOMPUTE[max(int(number), 0)] for number in chosen]
+    return [RECOMPUTE[number] if number >= 0 else kinds[0] for number in chosen]
