@@ -15,7 +15,7 @@ from rackline import arch
 from rackline.hardware import Cluster, cluster
 from rackline.passes.features import TOKENS
 from rackline.training.flop import attention_flop, model_flop
-from rackline.training.runs import TrainLayout
+from rackline.training.runs import RECOMPUTE, TrainLayout
 from rackline.training.schedules import SCHEDULE_OF, Durations, Timeline
 from rackline.training.stack import IDEAL, training_stack
 from rackline.training.step import StepParts, step_parts, step_time
@@ -29,7 +29,7 @@ LAYOUTS = st.builds(
     dp=st.sampled_from([1, 2, 8]),
     zero=st.integers(0, 3),
     micro_batch=st.sampled_from([1, 2, 4]),
-    recompute=st.sampled_from(["none", "selective", "full", "reversible"]),
+    recompute=st.sampled_from(RECOMPUTE),
     schedule=st.sampled_from(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"]),
 )
 

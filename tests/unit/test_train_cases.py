@@ -104,7 +104,7 @@ def test_a_step_of_a_mixture_that_is_one_graph_does_not_wait_for_the_host(label:
         ({"layout": {"tp": 3}}, "to divide num_chips=16"),
         ({"layout": {"tq": 3}}, "nearest: tp"),
         ({"layout": {"sharding": "full-shart"}}, "nearest: full-shard"),
-        ({"recompute": "partial"}, "none, selective, modules, full, reversible, unknown"),
+        ({"recompute": "partial"}, "none, selective, modules, selective-op, full, reversible, unknown"),
     ],
 )
 def test_layout_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -23,7 +23,7 @@ from rackline.errors import RacklineError
 from rackline.hardware import Cluster, cluster
 from rackline.search.train_space import evaluate_runs, timed_steps, train_space
 from rackline.training.flop import model_flop
-from rackline.training.memory import MARGIN, micro_batches_in_flight, stack_bytes, train_memory
+from rackline.training.memory import micro_batches_in_flight, stack_bytes, train_memory
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import equal_stages, schedule
 from rackline.training.stack import IDEAL, TrainPrecision, train_precision, training_stack
@@ -297,7 +297,7 @@ def torchtitan_runs() -> Iterator[tuple[str, Row, TrainingSystem, TrainLayout]]:
         local = part("[Ll]ocal batch size") or 1
         model = named(row["model"].lower().replace("llama3", "llama-3"))
         on = cluster("dgx-h100", {"chip.hbm_bytes_per_s": 2.4e12, "chip.hbm_bytes": 96e9}).with_num_chips(chips)
-        again = "full" if "ull" in row["caption"] or "full AC" in text else "none"
+        again = "full" if "ull" in row["caption"] or "full AC" in text else "selective-op"
         label = "fp8" if "loat8" in text and row["label"] not in ("FSDP", "FSDP + torch.compile") else "bf16"
         if row["label"].startswith("None"):
             label = "bf16"
@@ -324,25 +324,7 @@ def torchtitan_memory() -> Iterator[tuple[str, float, float]]:
     for what, row, job, layout in torchtitan_runs():
         if row["memory_gib"]:
             batch = MicroBatch(system=job, runs=Runs.of([layout]))
-            held = float(train_memory(batch, runtime_bytes=0.0).total[0])
-            if layout.recompute == "none":  # operators are chosen, which is no kind of recompute here
-                held += (1.0 + MARGIN) * (saved_operators(batch) - float(stack_bytes(batch, "none")[0]))
-            yield what, float(row["memory_gib"]) * GIB, held
-
-
-def saved_operators(batch: MicroBatch) -> float:
-    """What selective checkpointing of operators stores of a dense model without tensor parallelism [bytes].
-
-    The input of a layer and the outputs of attention and of every second product: queries, values, gate and the last.
-    Source: torchtitan @9dec370, torchtitan/parallelisms/parallelize_llama.py, _custom_policy; models/llama/model.py.
-    """
-    model, attention = batch.system.model, batch.system.model.layer_groups[0].attention
-    (core,) = attention.cores()
-    qkv, out = attention.projections(model.d_model)
-    queries, keys_values = (float(part.size) for part in qkv.d_out)
-    gate = float(model.layer_groups[0].ffn.d_ff)
-    elements = 2.0 * model.d_model + queries + keys_values / 2.0 + float(out.d_in[0].size) + gate
-    return float(batch.tokens[0]) * model.num_layers * (2.0 * elements + 4.0 * core.num_q_heads)
+            yield what, float(row["memory_gib"]) * GIB, float(train_memory(batch, runtime_bytes=0.0).total[0])
 
 
 # -------------------------------------------------------------------------------- memory of real runs
@@ -611,7 +593,7 @@ def markdown() -> str:
         "torchtitan, peak of reserved memory, GB",
         "run",
         peaks,
-        note="Stack torch-fsdp-2; selective checkpointing stores the operators that its source names. ",
+        note="Stack torch-fsdp-2. ",
     )
     vendor = list(vendor_layouts())
     near = [v for v in vendor if v[1] <= 1.05]

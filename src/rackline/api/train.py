@@ -148,8 +148,8 @@ class TrainQuestion(OnCluster, Operated):
     )
     stack: str | None = option(
         "text",
-        "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, maxtext, "
-        "unit (ideal) or a TOML file; the newest of megatron-bridge by default, maxtext on TPUs",
+        "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, torchtitan, torch-fsdp, hai-llm (DeepSeek-V3), "
+        "llama-3, maxtext, unit (ideal) or a TOML file; the newest of megatron-bridge by default, maxtext on TPUs",
         default=None,
     )
     layout: str | None = option(
@@ -167,8 +167,8 @@ class TrainQuestion(OnCluster, Operated):
     )
     recompute: Texts = option(
         "text",
-        "activation recomputation: none, selective, modules, full or reversible; may be repeated; all but "
-        "reversible by default",
+        "activation recomputation: none, selective, modules, selective-op (by operators, as torchtitan), full or "
+        "reversible; may be repeated; what the stack has by default",
         default=None,
         several=True,
         repeated=True,

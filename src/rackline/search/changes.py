@@ -29,7 +29,7 @@ from rackline.search.space import every_layout
 from rackline.search.train import TrainPlan, candidates, train_plan
 from rackline.search.train_space import evaluate_runs, train_space, whole_batch
 from rackline.system import System, default_precisions
-from rackline.training.memory import CHEAPEST_FIRST, MARGIN, TrainMemory, train_memory
+from rackline.training.memory import MARGIN, TrainMemory, train_memory
 from rackline.training.practice import Practice, practice_of
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.stack import OPTIMIZERS, train_precision, with_frozen
@@ -366,7 +366,7 @@ class TrainChanges:
         return [self._tried("layout", "without --layout", self.plan.system, fixed={})] if self.fixed else []
 
     def _recompute(self) -> list[Change]:
-        all_searched = not self.recompute or CHEAPEST_FIRST[-1] in self.recompute
+        all_searched = not self.recompute or "full" in self.recompute
         return [] if all_searched else [self._tried("recompute", "without --recompute", self.plan.system, recompute=())]
 
     def _optimizer(self) -> list[Change]:
@@ -408,7 +408,7 @@ class TrainChanges:
             system,
             fixed=self.fixed,
             schedules=self.schedules or system.stack.schedules,
-            recompute=self.recompute or [name for name in CHEAPEST_FIRST if name != "selective"],
+            recompute=self.recompute or system.stack.kinds_of_recompute(),
         )
 
         def beside(memory: TrainMemory) -> Array:

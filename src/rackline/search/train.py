@@ -18,7 +18,7 @@ from rackline.search.points import firsts
 from rackline.search.train_space import evaluate_runs, timed_steps, train_space
 from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
-from rackline.training.memory import CHEAPEST_FIRST, train_memory
+from rackline.training.memory import train_memory
 from rackline.training.practice import Practice
 from rackline.training.reliability import Operations, Reliability, reliability
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout
@@ -206,7 +206,7 @@ def train_plan(
         pue: power of the site over that of the machines [1].
         fixed: parts of the layout that are given.
         schedules: which to look at; those of the stack by default.
-        recompute: which to look at; all but reversible by default, which is another model.
+        recompute: which to look at; those of the stack by default.
         asked_batch_tokens: of a step as asked for, to say where the system's batch differs [tokens].
         practice: what published runs take over tuned steps; None for tuned steps.
         operations: how the run is operated.
@@ -223,7 +223,9 @@ def train_plan(
             if name not in allowed:
                 raise unknown_name(what, name, allowed)
     fused = system.stack.flash_attention
-    again = [name for name in recompute or CHEAPEST_FIRST if name != "selective" or not fused] or ["none"]
+    again = [name for name in recompute if name != "selective" or not fused] or (
+        ["none"] if recompute else system.stack.kinds_of_recompute()
+    )
     schedules = tuple(schedules) or system.stack.schedules
     runs = train_space(system, fixed=fixed, schedules=schedules, recompute=again)
     found = evaluate_runs(system, runs)

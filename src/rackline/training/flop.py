@@ -9,8 +9,8 @@ from rackline.hardware import drawn_w
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.runs import RECOMPUTE, Runs, by_name
 from rackline.training.step import StepTime, row_table
-from rackline.training.system import MicroBatch, attention_products
-from rackline.training.work import from_latent, work_of
+from rackline.training.system import MicroBatch
+from rackline.training.work import repeated_flop, work_of
 
 
 def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> float:
@@ -74,16 +74,6 @@ def model_flop(
     return as_array(sequences) * ((4.0 if frozen else 6.0) * model.active_params * seq_len + 3.0 * attention)
 
 
-def latent_flop(model: Model) -> float:
-    """FLOP of the up-projections of latents, forward, of one token [FLOP]."""
-    return sum(
-        2.0 * group.count * float(one.shard_in(1.0)) * float(one.shard_out(1.0))
-        for group in model.layer_groups
-        for one in attention_products(group.attention, model.d_model)
-        if from_latent(one, model.d_model)
-    )
-
-
 def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike, peak_flop_per_s: float) -> FloatLike:
     """Model FLOP utilisation: FLOP that the model needs over the peak of the chips in that time.
 
@@ -94,12 +84,14 @@ def mfu(model_flop_per_step: FloatLike, step_s: FloatLike, num_chips: FloatLike,
 
 
 def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
-    """Executed FLOP over model FLOP: 4/3 of the layers under full recompute, attention again under
-    selective, up-projections of latents under modules, the layers again in a reversible stack."""
+    """Executed FLOP over model FLOP: 4/3 of the layers under full recompute and in a reversible stack, attention again
+    under selective, what `repeated_flop` names under the other kinds."""
     forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
     again = forward - 2.0 * model.vocab_size * model.d_model * seq_len
-    extra = {"none": 0.0, "selective": attention_flop(model, seq_len), "modules": latent_flop(model) * seq_len}
-    return 1.0 + by_name(runs.recompute, RECOMPUTE, extra | {"full": again, "reversible": again}) / (3.0 * forward)
+    products = repeated_flop(model)
+    extra = {name: seq_len * products.get(name, 0.0) for name in RECOMPUTE}
+    extra |= {"selective": attention_flop(model, seq_len), "full": again, "reversible": again}
+    return 1.0 + by_name(runs.recompute, RECOMPUTE, extra) / (3.0 * forward)
 
 
 def training_w(batch: MicroBatch, step: StepTime, slowdown: float = 1.0) -> Array:

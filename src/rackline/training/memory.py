@@ -12,7 +12,7 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.contexts import context_method
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
-from rackline.training.work import from_latent
+from rackline.training.work import from_latent, kept_products
 
 RUNTIME_BYTES = 2.5e9
 """Driver, kernels, and buffers of collectives, NCCL channels of every group (assumed)."""
@@ -130,8 +130,8 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
     Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
     activation function; inputs of norms. Outputs of experts are not stored: the weight of an expert is applied to the
     output of its activation function. Recompute keeps only what it starts from: inputs of norms, of activation
-    functions and of up-projections of latents (modules), the input of each layer (full), or nothing (reversible: two
-    streams of the last layer).
+    functions and of up-projections of latents (modules), results of operators (selective-op), the input of each layer
+    (full), or nothing (reversible: two streams of the last layer).
     """
     residual = 2.0 * batch.system.model.d_model / batch.spread
     whole = {"full": residual * batch.system.num_layers, "reversible": 2.0 * residual * as_array(batch.runs.pp)}
@@ -145,6 +145,8 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
 def layer_bytes(batch: MicroBatch, index: int, recompute: Recompute = "none", *, dropout: bool = False) -> Array:
     """Activations that one micro-batch stores in one layer of a group [bytes]."""
     group = batch.system.model.layer_groups[index]
+    if recompute == "selective-op":
+        return _results(batch, index)
     kept = _attention(batch, index, recompute, dropout) if group.attention.cores() else np.zeros(len(batch.runs))
     if isinstance(group.ffn, MoeFfn):
         return kept + _mixture(batch, group.ffn, recompute)
@@ -155,6 +157,24 @@ def _run_again(recompute: Recompute) -> tuple[bool, bool]:
     """Whether (the core of attention, the cheap modules of a layer) are recomputed, so that nothing of them is
     stored."""
     return recompute != "none", recompute not in ("none", "selective")
+
+
+def _results(batch: MicroBatch, index: int) -> Array:
+    """The input of a layer and the results of operators that are kept: of products in bf16, of fused attention, of
+    scatters, of the exchange of tokens."""
+    system, tp = batch.system, as_array(batch.runs.tp)
+    group, d = system.model.layer_groups[index], system.model.d_model
+    scatters = 2.0 * (batch.spread > 1)  # behind attention and behind the feed-forward block
+    per_token = 2.0 * d / batch.spread * (1.0 + scatters)
+    for one, share in kept_products(group, d).items():
+        per_token = per_token + 2.0 * share * one.shard_out(tp)
+        if one.name == "attention_out":
+            per_token = per_token + 2.0 * one.shard_in(tp)
+    heads = sum(core.num_q_heads for core in group.attention.cores() if core.prefill_flop_per_pair)
+    kept = batch.tokens * (per_token + 4.0 * np.ceil(heads / tp))  # log-sum-exp of each row
+    if isinstance(group.ffn, MoeFfn):
+        kept = kept + 4.0 * batch.expert_tokens() * group.ffn.expert_d_in(d) * (batch.runs.ep > 1)
+    return kept
 
 
 def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: bool) -> Array:
@@ -301,14 +321,15 @@ def train_memory(
 def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Array]:
     """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
-    working, left = none, none  # of the largest layer
+    working, left = none, dict.fromkeys(RECOMPUTE, none)  # of the largest layer, of which "full" leaves nothing
     for index in range(len(batch.system.model.layer_groups)):
         size = layer_bytes(batch, index, "selective", dropout=dropout)
-        left = np.where(size > working, layer_bytes(batch, index, "modules", dropout=dropout), left)
+        for name in RECOMPUTE[: RECOMPUTE.index("full")]:
+            left[name] = np.where(size > working, layer_bytes(batch, index, name, dropout=dropout), left[name])
         working = np.maximum(working, size)
     kept = by_name(runs.recompute, RECOMPUTE, {name: stack_bytes(batch, name, dropout=dropout) for name in RECOMPUTE})
-    # while the gradients of a layer are computed, with what it stored for modules
-    again = {"none": none, "selective": none, "modules": working - left, "full": working, "reversible": working}
+    # while the gradients of a layer are computed, with what it stored; scores are not counted
+    again = {name: np.maximum(working - one, 0.0) for name, one in left.items()}
     return kept, by_name(runs.recompute, RECOMPUTE, again) + gathered_bytes(batch)
 
 
@@ -376,22 +397,17 @@ def states_of(
     }
 
 
-CHEAPEST_FIRST: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
-"""Kinds of recompute by what they cost; the core of attention is run again only where it is not one fused kernel."""
-
-
 def cheapest_recompute(batch: MicroBatch, hbm_bytes: float) -> list[str]:
-    """The cheapest recompute with which each run fits; none if nothing fits, as the memory model is then off.
+    """The stack's cheapest recompute with which each run fits, and if nothing does, as the memory model is then off.
 
     Args:
         hbm_bytes: memory of a chip [bytes].
     """
     chosen = np.full(len(batch.runs), -1)
-    for name in CHEAPEST_FIRST:
-        if name == "selective" and batch.system.stack.flash_attention:
-            continue
+    kinds = batch.system.stack.kinds_of_recompute()
+    for name in kinds:
         number = RECOMPUTE.index(name)
         runs = replace(batch.runs, recompute=np.full(len(batch.runs), number))
         fits = train_memory(replace(batch, runs=runs)).total <= hbm_bytes
         chosen = np.where((chosen < 0) & fits, number, chosen)
-    return [RECOMPUTE[max(int(number), 0)] for number in chosen]
+    return [RECOMPUTE[number] if number >= 0 else kinds[0] for number in chosen]

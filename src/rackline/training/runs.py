@@ -16,11 +16,13 @@ from rackline.passes.features import Array, FloatLike
 
 IntArray = NDArray[np.int64]
 
-Recompute = Literal["none", "selective", "modules", "full", "reversible"]
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "modules", "full", "reversible")
+Recompute = Literal["none", "selective", "modules", "selective-op", "full", "reversible"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "modules", "selective-op", "full", "reversible")
 """Parts of the forward pass that the backward pass recomputes; a run stores the index. "selective" is the core of
 attention, "modules" are norms, activation functions and the up-projections of latents, each cheap for the bytes that it
-saves (DeepSeek-V3, arXiv:2412.19437, section 3.2.3; Megatron-Core's layernorm, moe_act and mla_up_proj)."""
+saves (DeepSeek-V3, arXiv:2412.19437, section 3.2.3; Megatron-Core's layernorm, moe_act and mla_up_proj), "selective-op"
+is all but attention, exchanges and every second product, whose results are kept (torchtitan's per-op SAC, @b5bcd76,
+torchtitan/distributed/activation_checkpoint.py)."""
 ScheduleName = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"]
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
 """Pipeline schedules; a run stores the index. With virtual_pp above 1, "1f1b" means interleaved."""

@@ -25,7 +25,7 @@ from rackline.catalog.load import read_object
 from rackline.errors import PrecisionError, UnknownNameError, nearest_name
 from rackline.hardware import Chip
 from rackline.training.contexts import ContextName, context_method
-from rackline.training.runs import SCHEDULES, IntArray, Runs, ScheduleName
+from rackline.training.runs import SCHEDULES, IntArray, Recompute, Runs, ScheduleName
 
 Key = tuple[str, str]
 
@@ -127,6 +127,7 @@ class TrainingStack(CatalogueObject):
             it had none.
         hybrid_shards: Whether weights can be sharded over the replicas of one scale-up domain and copied to the others.
         schedules: Pipeline schedules that it has.
+        recompute: Kinds of recomputation that it has and that are usual with it, the cheapest first.
         forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
         optimizer: Optimiser by default, with the data type of its moments.
         dispatch_bytes: An element of a token on its way to experts whose products run in 8 bits [bytes].
@@ -179,6 +180,7 @@ class TrainingStack(CatalogueObject):
     interleaves_unstated: bool = True
     hybrid_shards: bool = False
     schedules: tuple[ScheduleName, ...] = stated(SCHEDULES)
+    recompute: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
     forwards_tokens: bool = True
     optimizer: Text = "adam"
     dispatch_bytes: Positive = 2.0
@@ -212,6 +214,10 @@ class TrainingStack(CatalogueObject):
             return self.flash_forward
         slower = self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
         return self.flash_forward * slower if slower > 1.0 else 1.0
+
+    def kinds_of_recompute(self) -> tuple[Recompute, ...]:
+        """What a search looks at, the cheapest first; scores that no kernel writes out are not recomputed."""
+        return tuple(name for name in self.recompute if name != "selective" or not self.flash_attention)
 
     def zero_between(self, runs: Runs) -> IntArray:
         """ZeRO level that holds between two micro-batches; under FSDP2 in a pipeline only optimiser states stay cut.

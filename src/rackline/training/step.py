@@ -15,7 +15,7 @@ from rackline.passes import PassTable, Row, collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.row import row_seconds
 from rackline.training.memory import shards
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, by_name
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
 from rackline.training.stack import TrainingStack
 from rackline.training.system import MicroBatch, TrainingSystem
 from rackline.training.work import PHASES, Kind, Phase, Work, work_of
@@ -42,7 +42,7 @@ class StepParts:
 
     Args:
         seconds: (kind, phase) → time of the whole layer stack for one micro-batch at the speed of single kernels [s].
-        core, modules: the same for the parts that selective and modules recompute repeat [s].
+        again: kind of recompute → the same of what it repeats, for those that do not repeat whole layers [s].
         ends: kinds of the head (its products, its loss) → time of one micro-batch, forward and backward [s].
         host_layers: dense halves, mixture layers, local experts, recurrent layers of the whole stack [count].
         scatter, gather: exchange of the gradients and of the trained weights of a stage, per byte of an element [s/B].
@@ -56,8 +56,7 @@ class StepParts:
     chip: Chip
     dtype: str
     seconds: Times
-    core: Times
-    modules: Times
+    again: Mapping[Recompute, Times]
     ends: Times
     host_layers: tuple[Array, Array, Array, Array]
     scatter: Array
@@ -114,13 +113,13 @@ def step_parts(batch: MicroBatch) -> StepParts:
     cluster = system.cluster
     work, features = work_of(batch), batch.features()
     table = row_table(batch, work)
-    layers, core, modules, ends = (dict[tuple[Kind, Phase], Array]() for _ in range(4))
+    layers, ends = (dict[tuple[Kind, Phase], Array]() for _ in range(2))
+    again: dict[Recompute, dict[tuple[Kind, Phase], Array]] = {name: {} for name in RECOMPUTE}
     for one in work:
         value = as_array(row_seconds(table.row_numbers(one.row), features))
-        again = {"selective": core, "modules": modules}.get(one.again) if one.phase == "forward" else None
-        for target in (layers if one.layer else ends, again):
-            if target is not None:
-                target[one.kind, one.phase] = target.get((one.kind, one.phase), 0.0) + value
+        repeated = one.again.items() if one.layer and one.phase == "forward" else ()
+        for target, share in ((layers if one.layer else ends, 1.0), *((again[name], part) for name, part in repeated)):
+            target[one.kind, one.phase] = target.get((one.kind, one.phase), 0.0) + share * value
     held = shards(system, runs)
     whole = (held.dense + held.ends, held.experts)
     trained = (held.adapters, 0.0 * held.experts) if system.lora_rank else whole
@@ -136,8 +135,7 @@ def step_parts(batch: MicroBatch) -> StepParts:
         chip=cluster.chip,
         dtype=system.precision.gemm,
         seconds=layers,
-        core=core,
-        modules=modules,
+        again=again,
         ends=ends,
         host_layers=_host_layers(system, runs),
         scatter=scatter,
@@ -331,13 +329,11 @@ def recompute_seconds(parts: StepParts, times: Mapping[tuple[Kind, Phase], Any],
     """Recomputation in the backward pass of one micro-batch on the mean stage [s]."""
     runs = parts.runs
     # a reversible block rebuilds its inputs from its outputs: a forward pass
-    again = {"none": 0.0 * forward, "full": forward, "reversible": forward}
-    again |= {"selective": _run_again(parts.core, times, runs), "modules": _run_again(parts.modules, times, runs)}
-    return by_name(runs.recompute, RECOMPUTE, again)
-
-
-def _run_again(rows: Times, times: Mapping[tuple[Kind, Phase], Any], runs: Runs) -> Array:
-    return sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), np.zeros(len(runs)))
+    again = {
+        name: sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), 0.0 * forward)
+        for name, rows in parts.again.items()
+    }
+    return by_name(runs.recompute, RECOMPUTE, again | {"full": forward, "reversible": forward})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from rackline.arch import Core, DenseFfn, Dim, MoeFfn, Projection
+from rackline.arch import Core, DenseFfn, Dim, LayerGroup, Model, MoeFfn, Projection
 from rackline.arch.kinds import GATED
 from rackline.parallel.exchange import collective_rows, make_group
 from rackline.parallel.work import AttentionWork, ProductWork
@@ -22,6 +22,7 @@ from rackline.passes import Row, collectives as c, features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
 from rackline.training.contexts import context_method
+from rackline.training.runs import Recompute
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 
 Phase = Literal["forward", "input", "weight"]
@@ -32,7 +33,12 @@ Kind = Literal[
     "gemm", "experts", "attention", "state", "elementwise", "quantise", "permute", "unfused", "head", "logits",
     "tensor", "context", "expert_inside", "expert_outside",
 ]  # fmt: skip
-Again = Literal["", "selective", "modules"]
+Again = Mapping[Recompute, float]
+"""Kind of recompute, besides those that run whole layers again → share of a row's forward pass that it repeats [1]."""
+USUAL: Again = {"selective-op": 1.0}
+"""Of a row that says nothing else."""
+KEPT: Again = {}
+"""Of attention and of an exchange, whose results checkpointing by operators keeps."""
 
 WEIGHT_GRADIENT_BYTES = 8.0
 """Read and written once per micro-batch: products accumulate into fp32 gradients."""
@@ -57,20 +63,85 @@ class Work:
     Args:
         kind: kind of work, which selects the number of a training stack that scales it.
         phase: phase in which it runs.
-        again: the kind of recompute, besides "full", that repeats it.
+        again: what kinds of recompute repeat of it.
         layer: whether it belongs to the layers, not to the ends.
     """
 
     row: Row
     kind: Kind
     phase: Phase
-    again: Again = ""
+    again: Again
     layer: bool = True
 
 
 def from_latent(projection: Projection, d_model: int) -> bool:
     """Whether a projection widens a latent that every chip holds, as the up-projections of MLA do."""
     return projection.d_in[0].units == 1 and projection.d_in[0].size != d_model
+
+
+def kept_products(group: LayerGroup, d_model: int) -> dict[Projection, float]:
+    """Products of a layer on every token → share of each that checkpointing by operators keeps [1].
+
+    It keeps the first of them, the third and so on, as modules of their own run them: queries, keys, values, what comes
+    of attention, gate, up, down; what widens a latent follows what makes it. The router and products of routed experts
+    are not counted and run again.
+
+    Sources: torchtitan @b5bcd76 (torchtitan/distributed/activation_checkpoint.py, SelectiveAC and
+        _get_default_save_ops; models/common/feed_forward.py) and @9dec370 (parallelize_llama.py, _custom_policy);
+        pytorch/torch/_functorch/partitioners.py, compute_intensive_ops, which lacks grouped products.
+    """
+    products, ffn = attention_products(group.attention, d_model), group.ffn
+    wider = [one for one in products if from_latent(one, d_model)]
+    order: list[tuple[Projection, float]] = []
+    for one in sorted((one for one in products if one not in wider), key=lambda one: one.name.endswith("out")):
+        widths = [float(part.size) for part in one.d_out]
+        if one.name == "qkv" and not wider:  # keys and values
+            widths[-1:] = [widths[-1] / 2.0] * 2
+        elif one.name == "qkv_down":  # latents of queries, of keys and values
+            widths = [float(wider[0].d_in[0].size), widths[0] - wider[0].d_in[0].size]
+        order += [(one, width / sum(widths)) for width in widths]
+        if one.name.startswith("qkv"):
+            for place, late in enumerate(wider[::-1]):
+                order.insert(max(len(order) - 2 * place, 1), (late, 1.0))
+    shared = ffn.shared() if isinstance(ffn, MoeFfn) else None
+    blocks = [*ffn.latent(d_model)] if isinstance(ffn, MoeFfn) else [*ffn.projections(d_model)]
+    blocks += shared.projections(d_model, prefix="shared") if shared else ()
+    order += [(one, 1.0 / len(one.d_out)) for one in blocks for _ in one.d_out]
+    kept = dict.fromkeys((one for one, _ in order), 0.0)
+    for one, share in order[::2]:
+        kept[one] += share
+    return kept
+
+
+def products_again(model: Model) -> dict[Projection, Again]:
+    """What kinds of recompute repeat of the products of a model on every token, over all layers that have them."""
+    layers, kept, latents = dict[Projection, int](), dict[Projection, float](), set[Projection]()
+    for group in model.layer_groups:
+        latents |= {
+            one for one in attention_products(group.attention, model.d_model) if from_latent(one, model.d_model)
+        }
+        for one, share in kept_products(group, model.d_model).items():
+            layers[one] = layers.get(one, 0) + group.count
+            kept[one] = kept.get(one, 0.0) + group.count * share
+    return {
+        one: {"modules": float(one in latents), "selective-op": 1.0 - kept[one] / count}
+        for one, count in layers.items()
+    }
+
+
+def repeated_flop(model: Model) -> dict[Recompute, float]:
+    """Kind of recompute → FLOP of the products that it repeats of one token, forward, without scores [FLOP]."""
+    found: dict[Recompute, float] = {"modules": 0.0, "selective-op": 0.0}
+    again = products_again(model)
+    for group in model.layer_groups:
+        ffn, products = group.ffn, kept_products(group, model.d_model)
+        if isinstance(ffn, MoeFfn):
+            routed = ffn.experts_per_token * ffn.matrices * ffn.expert_d_in(model.d_model) * ffn.d_expert
+            found["selective-op"] += 2.0 * group.count * (routed + model.d_model * ffn.num_experts)
+        for one in products:
+            for name, share in again[one].items():
+                found[name] += 2.0 * group.count * share * float(one.shard_in(1.0)) * float(one.shard_out(1.0))
+    return found
 
 
 def gemm_work(
@@ -82,7 +153,7 @@ def gemm_work(
     kind: Kind = "gemm",
     bf16: bool = False,
     layer: bool = True,
-    again: Again = "",
+    again: Again = USUAL,
 ) -> list[Work]:
     """Three products of the same FLOP: output, gradient of the input, gradient of the weight.
 
@@ -122,7 +193,7 @@ def product_work(
     bf16: bool = False,
     layer: bool = True,
     trained: bool | None = None,
-    again: Again = "",
+    again: Again = USUAL,
 ) -> list[Work]:
     """The three products of `count` layers of a weight matrix of d_in × d_out, or of experts that are.
 
@@ -186,7 +257,7 @@ def memory_work(
     hbm: dict[str, FloatLike],
     count: float = 1.0,
     *,
-    again: Again = "",
+    again: Again = USUAL,
     layer: bool = True,
 ) -> Work:
     """Memory-bound kernels."""
@@ -208,17 +279,17 @@ def work_of(batch: MicroBatch) -> list[Work]:
     tp = as_array(runs.tp)
     found: list[Work] = []
     projections, kinds, blocks = _counts(batch.system)
+    again = products_again(model)
     for projection, count in projections.items():
-        again = "modules" if from_latent(projection, model.d_model) else ""
-        found += gemm_work(batch, projection, count=count, tp=tp, again=again)
+        found += gemm_work(batch, projection, count=count, tp=tp, again=again[projection])
     for attention, count in kinds.items():
         found += core_work(batch, attention, count=count)
     for ffn, count in blocks.items():
         if isinstance(ffn, MoeFfn):
-            found += [*moe_work(batch, ffn, count=count), *expert_rows(batch, ffn, count)]
+            found += [*moe_work(batch, ffn, count=count, again=again), *expert_rows(batch, ffn, count)]
         else:
             for projection in ffn.projections(model.d_model):
-                found += gemm_work(batch, projection, count=count, tp=tp)
+                found += gemm_work(batch, projection, count=count, tp=tp, again=again[projection])
     dense = sum(count for ffn, count in blocks.items() if isinstance(ffn, DenseFfn) and ffn.d_ff)
     found += [*small_work(batch, kinds, blocks), *head_work(batch)]
     return found + tensor_rows(batch, sum(kinds.values()), dense) + context_rows(batch, kinds)
@@ -254,7 +325,7 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
         launches: float,
         backward: float,
         formula: str = "",
-        again: Again = "",
+        again: Again = USUAL,
     ) -> list[Work]:
         """The forward pass and, as a multiple of it, the backward pass."""
         return [
@@ -288,10 +359,11 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
     per_pair = as_array(work.pair_flop) * count
     if not batch.system.stack.flash_attention:  # the whole square is multiplied, scores and probabilities pass memory
         hbm, formula = (pairs, 8.0 * heads * count), "the whole square, both halves"
-        found += rows(name, "gemm", "gemm", (pairs, 2.0 * per_pair), hbm, 2.0 * count, 2.0, formula, "selective")
+        scores: Again = {"selective": 1.0, "selective-op": 1.0}
+        found += rows(name, "gemm", "gemm", (pairs, 2.0 * per_pair), hbm, 2.0 * count, 2.0, formula, scores)
         traffic = UNFUSED_BYTES_PER_PAIR * heads * count
         return found + [
-            memory_work("scores", "unfused", phase, {pairs: times * traffic}, 3.0 * count, again="selective")
+            memory_work("scores", "unfused", phase, {pairs: times * traffic}, 3.0 * count, again=scores)
             for phase, times in zip(BOTH, (1.0, 2.0), strict=True)
         ]
     mean_head = attention.prefill_flop_per_pair / 4.0
@@ -299,17 +371,17 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
     flop = per_pair * (1.0 + softmax * (HEAD_OF_RATES / mean_head)) / (1.0 + softmax)
     formula = f"{count:g} layers × {attention.prefill_flop_per_pair:g} FLOP a pair and head, causal"
     kernel, hbm = f"{attention.kernel}_prefill", (f.TOKENS, work.token_bytes * count)
-    return found + rows(name, "attention", kernel, (pairs, flop), hbm, count, FLASH_BACKWARD_FLOP, formula)
+    return found + rows(name, "attention", kernel, (pairs, flop), hbm, count, FLASH_BACKWARD_FLOP, formula, KEPT)
 
 
-def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float) -> list[Work]:
+def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float, again: Mapping[Projection, Again]) -> list[Work]:
     """Router, routed experts, shared experts, permutation of tokens around them."""
     runs, d = batch.runs, batch.system.model.d_model
     routed = float(ffn.expert_d_in(d))
     router = Projection(name="router", d_in=(Dim(size=d),), d_out=(Dim(size=ffn.num_experts),))
     found = gemm_work(batch, router, count=count, tp=1, bf16=True)
     for projection in ffn.latent(d):
-        found += gemm_work(batch, projection, count=count, tp=1)
+        found += gemm_work(batch, projection, count=count, tp=1, again=again[projection])
     local = np.ceil(ffn.num_experts / as_array(runs.ep))
     width = ffn.d_expert / as_array(runs.expert_tp)
     for name, d_in, d_out in (
@@ -328,7 +400,7 @@ def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float) -> list[Work]:
         )
     shared = ffn.shared()
     for projection in shared.projections(d, prefix="shared") if shared else ():
-        found += gemm_work(batch, projection, count=count, tp=runs.tp)
+        found += gemm_work(batch, projection, count=count, tp=runs.tp, again=again[projection])
     for phase in BOTH:
         found.append(memory_work("permute", "permute", phase, {f.EXPERT_TOKENS: 8.0 * routed * count}, 2.0 * count))
         if ffn.bias:  # biases and clamps of experts are kernels of their own
@@ -359,7 +431,9 @@ def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn 
     backward: dict[str, FloatLike] = {f.TOKENS: 2.0 * (per_token + again), f.EXPERT_TOKENS: 2.0 * per_pair}
     return [
         memory_work("residual", "elementwise", "forward", {f.TOKENS: per_token}, 5.0 * layers),
-        memory_work("norms_and_activations", "elementwise", "forward", cheap, 3.0 * layers, again="modules"),
+        memory_work(
+            "norms_and_activations", "elementwise", "forward", cheap, 3.0 * layers, again={"modules": 1.0, **USUAL}
+        ),
         memory_work("small_kernels", "elementwise", "input", backward, 12.0 * layers),
     ]
 
@@ -389,10 +463,11 @@ def _link_work(
     *,
     op_class: str,
     backward: float = 1.0,
+    again: Again = KEPT,
 ) -> list[Work]:
     """A collective of the forward pass and, as a multiple of it, of the backward pass."""
     return [
-        Work(row=row, kind=kind, phase=phase)
+        Work(row=row, kind=kind, phase=phase, again=again)
         for phase, times in zip(BOTH, (1.0, backward), strict=True)
         for row in collective_rows(
             f"{name}_{phase}",
@@ -415,11 +490,13 @@ def _gathers(
     if not np.any(ranks > 1):
         return []
     group = make_group(batch.system.cluster, ranks)
-    algorithms = (("all_gather", c.all_gather), ("reduce_scatter", c.reduce_scatter))
+    algorithms = (("all_gather", c.all_gather, USUAL), ("reduce_scatter", c.reduce_scatter, KEPT))
     return [
         one
-        for op, algorithm in algorithms
-        for one in _link_work(batch, "tensor", f"{name}_{op}", algorithm, group, buffer, calls, formula, op_class=op)
+        for op, algorithm, again in algorithms
+        for one in _link_work(
+            batch, "tensor", f"{name}_{op}", algorithm, group, buffer, calls, formula, op_class=op, again=again
+        )
     ]
 
 

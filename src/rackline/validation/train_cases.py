@@ -218,8 +218,7 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
         chip=first.chip,
         dtype=first.dtype,
         seconds=table([p.seconds for p in all_parts]),
-        core=table([p.core for p in all_parts]),
-        modules=table([p.modules for p in all_parts]),
+        again={name: table([p.again[name] for p in all_parts]) for name in first.again},
         ends=table([p.ends for p in all_parts]),
         host_layers=tuple(column([p.host_layers[i] for p in all_parts]) for i in range(4)),  # type: ignore[arg-type]
         **{name: column([getattr(p, name) for p in all_parts]) for name in plain},
