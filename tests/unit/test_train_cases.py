@@ -225,7 +225,7 @@ def test_a_written_stack_keeps_what_it_says_of_itself(tmp_path: Path) -> None:
     for path in written:
         before, after = training_stack(path.stem), training_stack(str(path))
         assert (after.is_default, after.stands_for, after.own) == (before.is_default, before.stands_for, before.own)
-        for name in ("torch_pipelining", "logit_bytes", "flash_since_hopper", "flash_since_blackwell", "schedules"):
+        for name in ("fsdp2", "logit_bytes", "flash_since_hopper", "flash_since_blackwell", "schedules"):
             assert getattr(after, name) == getattr(before, name), (path.stem, name)
 
 

@@ -257,7 +257,7 @@ def test_a_pipeline_of_pytorch_exchanges_once_a_step_and_holds_weights_and_gradi
         return train_memory(batch), step_time(step_parts(batch), stack)
 
     held, time = asked(fsdp)
-    other, each = asked(replace(fsdp, torch_pipelining=False))
+    other, each = asked(replace(fsdp, fsdp2=False))
     for name in ("weights", "gradients"):
         assert len({*getattr(held, name)}) == 1
         assert getattr(other, name)[2] < getattr(other, name)[0]

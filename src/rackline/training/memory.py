@@ -182,7 +182,8 @@ def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: boo
     attention, precision, d = system.model.layer_groups[index].attention, system.precision, system.model.d_model
     core_again, again = _run_again(recompute)
     narrow = 0.0 if again else precision.gemm_bytes  # outputs of norms
-    per_token = (2.0 + narrow) * d / batch.spread  # input of the norm, input of the first product
+    per_token = (2.0 + narrow + _kept_by_norms(batch, again)) * d / batch.spread  # input of norm and of first product
+    per_token = per_token + _kept_by_norms(batch, again) * attention.normed_elements / tp
     for projection in attention_products(attention, d):
         latent = from_latent(projection, d)
         if latent or projection.d_in[0].units > 1:
@@ -206,10 +207,21 @@ def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: boo
 
 def _dense(batch: MicroBatch, ffn: DenseFfn, recompute: Recompute, dropout: bool, *, norm: bool = True) -> Array:
     tp, precision, d = as_array(batch.runs.tp), batch.system.precision, batch.system.model.d_model
-    narrow = 0.0 if _run_again(recompute)[1] else precision.gemm_bytes
+    again = _run_again(recompute)[1]
+    narrow = 0.0 if again else precision.gemm_bytes
     up = ffn.projections(d)[0].shard_out(tp)
-    per_token = (2.0 * norm + narrow + dropout) * d / batch.spread + precision.activation_input_bytes * up
-    return batch.tokens * (per_token + narrow * ffn.d_ff / tp)
+    normed = norm * (2.0 + _kept_by_norms(batch, again))
+    per_token = (normed + narrow + dropout) * d / batch.spread + precision.activation_input_bytes * up
+    # without fusion the output of the activation function is kept beside its product with the gate
+    return batch.tokens * (per_token + (narrow + 2.0 * (batch.system.stack.eager and not again)) * ffn.d_ff / tp)
+
+
+def _kept_by_norms(batch: MicroBatch, again: bool) -> float:
+    """Bytes of an element that an RMS norm without fusion keeps beside its input and output: the element in fp32, and
+    normalised in bf16 where the weight of the norm is trained (transformers, LlamaRMSNorm)."""
+    if again or not batch.system.stack.eager:
+        return 0.0
+    return 4.0 if batch.system.lora_rank else 6.0
 
 
 def _mixture(batch: MicroBatch, ffn: MoeFfn, recompute: Recompute) -> Array:
@@ -248,6 +260,11 @@ class TrainMemory:
     margin: Array
     total: Array
     in_flight: Array
+
+    @property
+    def allocated(self) -> Array:
+        """What programs allocate: without driver and fragments [bytes]."""
+        return self.total - self.runtime - self.margin
 
     def at(self, index: int) -> dict[str, float]:
         """One run as plain numbers."""
@@ -303,19 +320,31 @@ def train_memory(
     ends = (np.where(dual, 0.0, held.ends), np.where(dual, 2.0, 1.0) * held.ends)
     behind = last_in_flight(runs, batch.per_step) * held.last
     kept = (flight * mean * held.largest, np.where(dual, flight * (held.largest + held.last) / 2.0, behind) * mean)
-    devices = [
-        states_of(batch, held, layers[index], ends[index]) | {"activations": kept[index] + again, "logits": shown}
-        for index, shown in enumerate((alone, logits))
-    ]
-    first, last = (sum(device.values(), np.zeros(len(runs))) for device in devices)
-    used = np.maximum(first, last)
+    late = late_gradients(batch)
+    moments: list[dict[str, Array]] = []
+    for index, shown in enumerate((alone, logits)):
+        states = states_of(batch, held, layers[index], ends[index])
+        first = states | {"gradients": np.where(late, 0.0, states["gradients"])}
+        moments += [  # logits are gone when the backward pass comes to the layers
+            first | {"activations": kept[index], "logits": shown},
+            first | {"activations": kept[index] + again, "logits": 0.0 * shown},
+            states | {"activations": np.where(late, again, 0.0), "logits": 0.0 * shown},  # what was stored is gone
+        ]
+    totals = [sum(moment.values(), np.zeros(len(runs))) for moment in moments]
+    used, fullest = np.max(totals, axis=0), np.argmax(totals, axis=0)
     return TrainMemory(
-        **{name: np.where(last > first, devices[1][name], value) for name, value in devices[0].items()},
+        **{name: np.choose(fullest, [moment[name] for moment in moments]) for name in moments[0]},
         runtime=runtime_bytes * np.ones(len(runs)),
         margin=margin * used,
         total=used * (1.0 + margin) + runtime_bytes,
         in_flight=flight,
     )
+
+
+def late_gradients(batch: MicroBatch) -> Array:
+    """Whether gradients come only as stored activations go: in a step of one micro-batch, where they are allocated by
+    the backward pass and freed behind the update; by run."""
+    return batch.system.stack.fsdp2 & (batch.per_step <= 1.0)
 
 
 def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Array]:
@@ -339,7 +368,7 @@ def logits_of(batch: MicroBatch) -> Array:
     With those of all micro-batches in bf16 where the last stage of a pipeline keeps its outputs until the step ends.
     """
     system, runs = batch.system, batch.runs
-    outputs = 2.0 * batch.per_step * (runs.pp > 1) if system.stack.torch_pipelining else 0.0
+    outputs = 2.0 * batch.per_step * (runs.pp > 1) if system.stack.fsdp2 else 0.0
     per_token = (system.stack.logit_bytes + outputs) * system.model.vocab_size * (1.0 + system.mtp_layers)
     return batch.tokens * per_token / as_array(runs.tp)
 
@@ -382,6 +411,8 @@ def states_of(
         return size * cut(least, dense, experts)
 
     weights = precision.weight_bytes * cut(3, dense, experts)
+    if system.stack.fsdp2 and not system.lora_rank:  # those that are sharded are the optimiser's
+        weights = np.where(zero >= 3, precision.weight_bytes * ends, weights)  # the root's stay gathered
     if precision.frozen_bytes is not None:  # embedding and head stay as they are; one layer at a time is written out
         weights = precision.frozen_bytes * cut(3, held.dense * layers, experts) + precision.weight_bytes * cut(3, ends)
         weights = weights + precision.weight_bytes * held.layer

@@ -99,6 +99,8 @@ class TrainingStack(CatalogueObject):
             asynchronous units; 1 for stacks that have the newest kernels [1].
         flash_since_blackwell: The same from Blackwell on, where it is no faster than on Hopper: it does not use the
             tensor memory [1].
+        eager: Whether every small operation is a kernel of its own that keeps its inputs, as in PyTorch without a
+            compiler; else norms, rotations and activations are fused.
         sequence_parallel: Whether what lies between tensor-parallel blocks is spread over tp as well.
         elementwise: Bytes of small kernels over those of perfectly fused ones [1].
         quantise: Bytes of casts over those of one pass [1].
@@ -117,9 +119,11 @@ class TrainingStack(CatalogueObject):
         fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
         gradient_bytes: A gradient as it is exchanged [bytes].
         zero: What data parallelism shards by default.
-        torch_pipelining: Whether pipelines are those of torch.distributed.pipelining: a stage gathers sharded weights
-            and scatters gradients once a step and holds both whole in between, and the last one keeps the logits of
-            every micro-batch; else weights and gradients are exchanged in every micro-batch.
+        fsdp2: Whether it is built on PyTorch's FSDP2. Sharded weights are the fp32 ones that the optimiser updates;
+            gradients are allocated by the backward pass and freed behind the update; in a pipeline, a stage gathers
+            weights and scatters gradients once a step and holds both whole in between, and the last one keeps the
+            logits of every micro-batch. Else bf16 weights stand beside those of the optimiser, the buffer of the
+            gradients stays, and weights and gradients are exchanged in every micro-batch.
         logit_bytes: What the loss holds at once of a logit, in all its copies [bytes].
         graphed_mixtures: Labels of data types in which a whole step of a mixture is one captured graph, which the host
             launches once.
@@ -153,6 +157,7 @@ class TrainingStack(CatalogueObject):
     flash_backward: Positive = 1.0
     flash_since_hopper: Positive = 1.0
     flash_since_blackwell: Positive = 1.0
+    eager: bool = False
     sequence_parallel: bool = True
     elementwise: NonNegative = 1.0
     quantise: NonNegative = 1.0
@@ -174,7 +179,7 @@ class TrainingStack(CatalogueObject):
     fixed_s: NonNegative = 0.0
     gradient_bytes: Positive = 4.0
     zero: Annotated[int, Field(ge=0, le=3)] = 1
-    torch_pipelining: bool = False
+    fsdp2: bool = False
     logit_bytes: Positive = 8.0
     graphed_mixtures: tuple[Text, ...] = ()
     interleaves_unstated: bool = True
@@ -226,7 +231,7 @@ class TrainingStack(CatalogueObject):
             reduced nor weights sharded again before the last backward pass; torchtitan @9dec370, parallelize_llama.py:
             nor are weights after a forward pass under a pipeline.
         """
-        return np.where(self.torch_pipelining & (runs.pp > 1), np.minimum(runs.zero, 1), runs.zero)
+        return np.where(self.fsdp2 & (runs.pp > 1), np.minimum(runs.zero, 1), runs.zero)
 
     def host(self, chip: Chip) -> float:
         """Host time over that of a plain x86 host [1]."""

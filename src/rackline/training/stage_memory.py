@@ -17,6 +17,7 @@ from rackline.training.memory import (
     MARGIN,
     RUNTIME_BYTES,
     activations_of,
+    late_gradients,
     logits_of,
     micro_batches_in_flight,
     shards,
@@ -106,10 +107,12 @@ def stage_memory(batch: MicroBatch, timeline: Timeline) -> tuple[StageMemory, ..
         chunks = len({event.slot.chunk for event in events}) or 1
         unit = float(stored[0]) * mine / layers / chunks
         last = _places_of_loss(timeline, device, dual=dual)
-        changes = _changes(events, unit, float(again[0]), logits, last)
+        gradients = float(states["gradients"][0])
+        late = gradients * bool(late_gradients(batch)[0])
+        changes = _changes(events, unit, float(again[0]), logits, last, late)
         times, parts = _levels(changes)
         top = int(np.argmax(parts.sum(axis=1)))
-        whole = float(sum(value[0] for value in states.values()))
+        whole = float(sum(value[0] for value in states.values())) - late
         used = whole + parts.sum(axis=1)
         total = used * (1.0 + MARGIN) + RUNTIME_BYTES
         now = next((event for event in events if event.start <= times[top] < event.end), None)
@@ -119,7 +122,7 @@ def stage_memory(batch: MicroBatch, timeline: Timeline) -> tuple[StageMemory, ..
                 layers=mine,
                 dense_bytes=float(states["weights"][0]) - float(experts[0]),
                 expert_bytes=float(experts[0]),
-                gradient_bytes=float(states["gradients"][0]),
+                gradient_bytes=gradients - late + float(parts[top, 2]),
                 optimizer_bytes=float(states["optimizer"][0]),
                 activation_bytes=float(parts[top, 0]),
                 logit_bytes=float(parts[top, 1]),
@@ -150,34 +153,49 @@ def _places_of_loss(timeline: Timeline, device: int, *, dual: bool) -> frozenset
     return frozenset(chunks[-1:] if device == pp - 1 else ())
 
 
+Change = tuple[float, float, float, float]
+"""Time, and what changes of the activations, logits and gradients [s, bytes]."""
+
+
 def _changes(
-    events: Sequence[Event], unit: float, again: float, logits: float, last: frozenset[int]
-) -> list[tuple[float, float, float]]:
-    """(time, change of the activations, change of the logits) of a device [s, bytes].
+    events: Sequence[Event], unit: float, again: float, logits: float, last: frozenset[int], late: float
+) -> list[Change]:
+    """What changes on a device.
 
     A forward pass adds what it stores; the backward pass recomputes one layer at a time and frees what was stored, the
-    gradient of the weights where that comes later. Logits are there while a pass of the last stage works on its loss.
+    gradient of the weights where that comes later. Logits are there while a pass of the last stage works on its loss,
+    before its backward pass comes to the layers. Late gradients take the place of what was stored; as both change evenly,
+    the two ends of the backward pass are its fullest moments.
+
+    Args:
+        late: gradients that are not there before the only backward pass [bytes].
     """
     parted = any(event.slot.op == "W" for event in events)
-    changes: list[tuple[float, float, float]] = []
+    changes: list[Change] = []
     for event in events:
         loss = logits if event.slot.chunk in last else 0.0
         if event.slot.op == "F":
-            changes += [(event.start, unit, loss), (event.end, 0.0, -loss)]
+            changes += [(event.start, unit, loss, 0.0), (event.end, 0.0, -loss, 0.0)]
         elif event.slot.op == "B":
             freed = 0.0 if parted else unit
-            changes += [(event.start, again, loss), (event.end, -again - freed, -loss)]
+            work, shown = (0.0, loss) if loss > again else (again, 0.0)
+            changes.append((event.start, work, shown, 0.0))
+            if late:
+                middle = (event.start + event.end) / 2.0
+                changes.append((middle, again - work - freed, -shown, late))
+                work, shown, freed = again, 0.0, 0.0
+            changes.append((event.end, -work - freed, -shown, 0.0))
         elif event.slot.op == "W":
-            changes.append((event.end, -unit, 0.0))
+            changes.append((event.end, -unit, 0.0, 0.0))
         else:
             assert_never(event.slot.op)
-    return sorted(changes, key=lambda change: (change[0], change[1] + change[2]))
+    return sorted(changes, key=lambda change: (change[0], sum(change[1:])))
 
 
-def _levels(changes: Sequence[tuple[float, float, float]]) -> tuple[list[float], np.ndarray]:
-    """(times, activations and logits held from each on), one level a moment."""
-    levels: dict[float, tuple[float, float]] = {0.0: (0.0, 0.0)}
-    sums = zip(accumulate(one[1] for one in changes), accumulate(one[2] for one in changes), strict=True)
-    for (time, _, _), level in zip(changes, sums, strict=True):
+def _levels(changes: Sequence[Change]) -> tuple[list[float], np.ndarray]:
+    """(times, activations, logits and late gradients held from each on), one level a moment."""
+    levels: dict[float, tuple[float, ...]] = {0.0: (0.0, 0.0, 0.0)}
+    sums = zip(*(accumulate(one[part] for one in changes) for part in (1, 2, 3)), strict=True)
+    for (time, *_), level in zip(changes, sums, strict=True):
         levels[time] = level
     return list(levels), np.array(list(levels.values()))

@@ -255,6 +255,8 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     dense, mixtures, experts, states = parts.host_layers
     host = dense * stack.host_dense_s + mixtures * stack.host_moe_s + experts * stack.host_expert_s
     host = (host + states * stack.host_state_s) * scale.get("host", stack.host(parts.chip)) / pp
+    # a third of the launches are those of the forward pass, which full recomputation repeats
+    host = host * np.where(runs.recompute == RECOMPUTE.index("full"), 4.0 / 3.0, 1.0)
     layers = (device**CORNER + host**CORNER) ** (1.0 / CORNER)
     # the slowest stage sets the pace: one with the most layers, or the last, which has the head and what is left
     most = np.ceil(parts.layers / pp)

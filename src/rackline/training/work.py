@@ -408,11 +408,64 @@ def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float, again: Mapping[Pro
     return found
 
 
+EAGER_NORM, EAGER_NORM_WEIGHT = (36.0, 72.0), 8.0
+"""Bytes of an element forward and backward where each operation of an RMS norm is a kernel: widened (2 + 4), squared
+(4 + 4), averaged (4), scaled (4 + 4), narrowed (4 + 2), times its weight (2 + 2); backward the weight (4), widened (6),
+the scale and its own gradient (8 + 16), the square (20), their sum (12) and narrowed (6); 8 more for the gradient of the
+weight. The operations of this table are those of transformers 5.17, models/llama/modeling_llama.py: LlamaRMSNorm,
+apply_rotary_pos_emb, LlamaMLP and LlamaDecoderLayer, with bf16 activations."""
+EAGER_STREAM = (12.0, 30.0)
+"""Two additions to the residual stream (6 each); backward as many, and three sums of the gradients of products' inputs."""
+EAGER_ROTATION = (20.0, 30.0)
+"""Queries and keys times cosine (4), negated half (2), put together (4), times sine (4), summed (6); backward two products
+(8), two padded slices and their sum (8 + 6), negation and sum (8)."""
+EAGER_ACTIVATION = {True: (10.0, 18.0), False: (4.0, 6.0)}
+"""Activation function (4 forward, 6 backward), and whether a gate is multiplied (6 and 12)."""
+
+
+def eager_work(batch: MicroBatch) -> list[Work]:
+    """Norms, residual additions, rotary embedding and activation functions, each operation by itself."""
+    model, tp = batch.system.model, as_array(batch.runs.tp)
+    moved: dict[Phase, dict[str, FloatLike]] = {}
+    layers = sum(batch.system.layer_counts())
+    for phase, at in zip(BOTH, (0, 1), strict=True):
+        norm = EAGER_NORM[at] + at * EAGER_NORM_WEIGHT * (batch.system.lora_rank == 0)
+        per_token: FloatLike = 0.0
+        per_pair: FloatLike = 0.0
+        for group, count in zip(model.layer_groups, batch.system.layer_counts(), strict=True):
+            attention, ffn = group.attention, group.ffn
+            queries = sum(float(part.size) for p in attention.projections(model.d_model)[:1] for part in p.d_out[:1])
+            rotated = queries + 0.5 * attention.kv_elements_per_token(1)
+            stream = (norm * model.norms_per_layer + EAGER_STREAM[at]) * model.d_model / batch.spread
+            heads = (norm * attention.normed_elements + EAGER_ROTATION[at] * rotated) / tp
+            per_token = per_token + count * (stream + heads)
+            active = count * EAGER_ACTIVATION[ffn.activation in GATED][at]
+            if isinstance(ffn, MoeFfn):
+                per_token = per_token + active * ffn.d_shared / tp
+                per_pair = per_pair + active * ffn.d_expert / as_array(batch.runs.expert_tp)
+            else:
+                per_token = per_token + active * ffn.d_ff / tp
+        moved[phase] = {f.TOKENS: per_token, f.EXPERT_TOKENS: per_pair}
+    return [
+        memory_work(
+            "norms_and_activations",
+            "elementwise",
+            "forward",
+            moved["forward"],
+            28.0 * layers,
+            again={"modules": 1.0, **USUAL},
+        ),  # fmt: skip
+        memory_work("small_kernels", "elementwise", "input", moved["input"], 60.0 * layers),
+    ]
+
+
 def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn | MoeFfn, int]) -> list[Work]:
     """Norms, residual additions, rotary embedding, activation functions; the backward pass moves twice as much.
 
     Of ten passes over the residual stream in a layer, two norms make four: each reads and writes it.
     """
+    if batch.system.stack.eager:
+        return eager_work(batch)
     model, tp = batch.system.model, as_array(batch.runs.tp)
     layers = max(sum(kinds.values()), sum(blocks.values()))
     per_pair: FloatLike = 0.0

@@ -155,6 +155,7 @@ FORMS: dict[str, Form] = {
             "tokens_per_s_per_chip": math.inf,
             "model_flop_per_s_per_chip": math.inf,
             "hardware_flop_per_s_per_chip": math.inf,
+            "peak_bytes": math.inf,
         },
     ),
     "observed": Form(

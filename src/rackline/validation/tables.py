@@ -165,7 +165,8 @@ def _tuning_data(row: TableRow, case_id: str) -> dict[str, object]:
     parts = {key: int(row[name]) for key, name in _LAYOUT.items() if row[name].isdigit()}
     model_chips = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
     batch = whole(row, "global_batch", 0) or micro * whole(row, "micro_batches", 1) * chips // model_chips
-    fsdp = stack in ("prime-rl", "automodel", "torchtune")
+    fsdp = stack in ("prime-rl", "automodel", "torchtune") or "FSDP2" in row["note"]
+    cut = fsdp and (chips > 1 or "FSDP2" in row["note"])
     data: dict[str, object] = {
         "id": case_id,
         "kind": "train",
@@ -176,7 +177,7 @@ def _tuning_data(row: TableRow, case_id: str) -> dict[str, object]:
         "stack": "torch-fsdp-2" if row["attention"] == "flash_attention_2" else stack,
         "stack_version": version.group() if version else "",
         "precision": row["precision"].lower(),
-        "layout": {**parts, **({"sharding": _sharding(row, stack) if chips > 1 else "none"} if fsdp else {})},
+        "layout": {**parts, **({"sharding": _sharding(row, stack) if cut else "none"} if fsdp else {})},
         "global_batch": batch,
         "micro_batch": micro,
         "seq_len": whole(row, "seq_len"),
@@ -230,8 +231,10 @@ def _recompute(row: TableRow, stack: str) -> str:
 
 
 def _tuning_measured(row: TableRow) -> dict[str, float]:
+    # a table that tells what the allocator reserved states the peak of what is allocated beside it; others do not say
+    peak = {"peak_bytes": number(row, "peak_mem_gib") * 2.0**30} if row.get("reserved_bytes") else {}
     if row["step_s"]:
-        return {"step_s": number(row, "step_s")}
+        return {"step_s": number(row, "step_s"), **peak}
     return {
         "tokens_per_s_per_chip": number(row, "tok_per_s_per_gpu" if row["tok_per_s_per_gpu"] else "tok_per_s_total")
     }

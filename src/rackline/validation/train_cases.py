@@ -13,7 +13,7 @@ from rackline.catalog import names
 from rackline.errors import InputError, LayoutError, RacklineError, unknown_name
 from rackline.passes.features import Array
 from rackline.serving.stack import version_numbers
-from rackline.training.memory import cheapest_recompute
+from rackline.training.memory import cheapest_recompute, train_memory
 from rackline.training.runs import RECOMPUTE, Runs, TrainLayout
 from rackline.training.stack import TrainingStack, lookup, training_stack
 from rackline.training.step import StepParts, Times, step_parts, step_time
@@ -123,6 +123,8 @@ class TrainCases:
         generations, dtypes: chip generation and data type of matrix products, for slowdowns.
         grace: whether the host is a Grace CPU, by case.
         measured_s: measured step time, (cases,) [s].
+        peak_bytes: predicted peak of what is allocated on the fullest chip, without driver and fragments, (cases,)
+            [bytes].
     """
 
     cases: tuple[Case, ...]
@@ -132,6 +134,7 @@ class TrainCases:
     dtypes: tuple[str, ...]
     grace: Array
     measured_s: Array
+    peak_bytes: Array
 
     def predict(self, stacks: Mapping[str, TrainingStack]) -> Array:
         """Step time of each case under these stacks [s]."""
@@ -168,6 +171,7 @@ class TrainCases:
             dtypes=tuple(self.dtypes[i] for i in index),
             grace=self.grace[rows],
             measured_s=self.measured_s[rows],
+            peak_bytes=self.peak_bytes[rows],
         )
 
 
@@ -277,19 +281,19 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         return None, lost
     flat = [(systems[key], str(key[0]), *one) for key, group in groups.items() for one in group]
     chips = [system.cluster.chip for system, *_ in flat]
+    batches = [
+        MicroBatch(system=systems[key], runs=Runs.of([layout for _, layout, _ in group]))
+        for key, group in groups.items()
+    ]
     found = TrainCases(
         cases=tuple(case for _, _, case, _, _ in flat),
         stacks=tuple(stack for _, stack, _, _, _ in flat),
-        parts=joined(
-            [
-                step_parts(MicroBatch(system=systems[key], runs=Runs.of([layout for _, layout, _ in group])))
-                for key, group in groups.items()
-            ]
-        ),
+        parts=joined([step_parts(batch) for batch in batches]),
         generations=tuple(chip.generation for chip in chips),
         dtypes=tuple(system.precision.gemm for system, *_ in flat),
         grace=np.array([chip.grace for chip in chips]),
         measured_s=np.array([measured_s for *_, measured_s in flat]),
+        peak_bytes=np.concatenate([train_memory(batch).allocated for batch in batches]),
     )
     return found, lost
 
@@ -345,10 +349,14 @@ def find_stack(name: str) -> TrainingStack:
 
 
 def predict_training(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str, float] | RacklineError]:
-    """Step time of each case under its own training stack [s]; every measured key is scored as `step_s`."""
+    """Step time of each case under its own training stack [s], as which every measured time and rate is scored, and its
+    peak [bytes]."""
     ready, lost = prepare_training(resolver, cases)
-    steps = {} if ready is None else dict(zip(map(id, ready.cases), shipped_steps(ready), strict=True))
-    return [lost[id(case)] if id(case) in lost else {"step_s": steps[id(case)]} for case in cases]
+    if ready is None:
+        return [lost[id(case)] for case in cases]
+    values = zip(shipped_steps(ready), ready.peak_bytes.tolist(), strict=True)
+    found = {id(case): {"step_s": step, "peak_bytes": peak} for case, (step, peak) in zip(ready.cases, values)}
+    return [lost[id(case)] if id(case) in lost else found[id(case)] for case in cases]
 
 
 def shipped_steps(ready: TrainCases) -> list[float]:

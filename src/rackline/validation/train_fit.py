@@ -127,8 +127,9 @@ def fit_numbers(
 
 _TABLES = ("gemm_slowdown", "expert_slowdown")
 _RARE = (
+    "eager",
     "flash_since_blackwell",
-    "torch_pipelining",
+    "fsdp2",
     "logit_bytes",
     "forwards_tokens",
     "graphed_mixtures",

@@ -319,6 +319,7 @@ class Attention(Core):
         may_be_zero: parameters without a default that may be 0 in a file.
         expands_prefix: whether a chunk expands the re-read tokens of its prefix as well.
         extra_kernels: launches of small kernels per layer beyond those of a plain one [count].
+        normed_elements: queries and keys of a token that are normalised [elements].
         convolution: channels and width of the short convolution before a recurrent state [elements, tokens]; None
             without.
     """
@@ -328,6 +329,7 @@ class Attention(Core):
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
     expands_prefix: bool = always(False)
     extra_kernels: float = always(0.0)
+    normed_elements: float = always(0.0)
     convolution: Any = always(None)
 
     def problem(self) -> str | None:

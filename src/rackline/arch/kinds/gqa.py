@@ -101,6 +101,14 @@ class GroupedQueryAttention(Attention):
         lambda kind: 2.0 * (kind.qk_norm or kind.norm_over_heads) + 2.0 * (kind.output_gate or kind.head_gate)
     )
 
+    normed_elements = formula(
+        lambda kind: (
+            (kind.qk_norm or kind.norm_over_heads)
+            * float(kind.num_q_heads + (0 if kind.shares_kv else kind.num_kv_heads))
+            * kind.head_dim
+        )
+    )
+
     # 1, or 0 where the cache of another layer is read
     kv_entries_per_token = formula(lambda kind: 0.0 if kind.shares_kv else 1.0)
 
