@@ -57,8 +57,16 @@ def test_memory_of_measured_runs(facts: Any) -> None:
 def test_peaks_of_torchtitan(facts: Any) -> None:
     errors = np.abs([p / m - 1 for _, m, p in facts.torchtitan_memory()])
     assert len(errors) == 18
-    assert np.median(errors) <= 0.10
+    assert np.median(errors) <= 0.085
     assert np.quantile(errors, 0.9) <= 0.25
+
+
+def test_rates_of_torchtitan_with_checkpointing_by_operators(facts: Any) -> None:
+    """Llama 8B under FSDP, compiled, in bf16 and fp8 on 8 and 128 chips; without torch.compile it is 16 % slower."""
+    found = {what: predicted / measured - 1 for what, measured, predicted in facts.torchtitan()}
+    compiled = [error for what, error in found.items() if "8B" in what and "FSDP + torch.compile" in what]
+    assert len(compiled) == 4
+    assert np.max(np.abs(compiled)) <= 0.06
 
 
 def test_bubble_rates(facts: Any) -> None:
