@@ -1,9 +1,10 @@
-"""Host times of the stack `torch-eager` from steps measured by `train_pytorch.py`, and their errors with models left out.
+"""Host times of the stack `torch-eager` from steps of `train_pytorch.py`, and their errors with models left out.
 
     uv run python bench/eager_stack.py docs/measured/train-pytorch-h200.csv
 
-Fitted are the host's time for a dense layer, for the feed-forward half of a mixture layer, and what a step takes besides;
-all else of the stack is counted from transformers' source or shared with the other stacks. Compiled rows are left out.
+Fitted are the host's time for a dense layer, for the feed-forward half of a mixture layer, and what a step takes
+besides; all else of the stack is counted from transformers' source or shared with the other stacks. Compiled rows are
+left out.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Steps of training with PyTorch on one GPU: time, peak memory and where the kernels' time goes, as published tables are.
+"""Steps of training with PyTorch on one GPU: time, peak memory, where the kernels' time goes; as published tables are.
 
-    python bench/train_pytorch.py OUTPUT.csv     # needs torch, transformers and peft, not rackline; 4 minutes on an H100
+    python bench/train_pytorch.py OUTPUT.csv     # needs torch, transformers and peft, not rackline; 6 minutes
 
 Models of transformers with random weights and random tokens; what a value is does not change what it costs. All weights
 are trained under FSDP2 on one chip (fp32 weights and moments, products in bf16, fused AdamW), or adapters of rank 16 on
 all dense products beside frozen bf16 weights. Attention is scaled_dot_product_attention; nothing is compiled unless the
 row says so. A row is written as soon as it is there; one that does not fit says so in its note.
 
-The columns are those of published fine-tuning steps, so `rackline validate OUTPUT.csv` scores them. Behind them: bytes of
-weights, gradients and optimiser, bytes at the end of the forward pass, and shares of the kernels' time.
+The columns are those of published fine-tuning steps, so `rackline validate OUTPUT.csv` scores them. Behind them: bytes
+of weights, gradients and optimiser, bytes at the end of the forward pass, and shares of the kernels' time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SIZES = {
     "llama-3.1-8b": ("llama", 4096, 14336, 32, 32, 8, 128, 128256, False),
     "qwen3-30b-a3b": ("qwen3_moe", 2048, 6144, 48, 32, 4, 128, 151936, False),
 }
-"""Family, hidden size, width of the dense block, layers, query and key heads, head size, vocabulary, tied embeddings: the
-models' config.json."""
+"""Family, hidden size, width of the dense block, layers, query and key heads, head size, vocabulary, tied embeddings:
+the models' config.json."""
 
 # model, task, sequences, tokens of each, activations, compiled
 RUNS = [
@@ -254,6 +254,7 @@ def main() -> None:
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "RANK": "0", "WORLD_SIZE": "1"}
     torch.distributed.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda:0"))
+    version = torch.__version__.split("+")[0]
     chip = (
         "h200" if "H200" in torch.cuda.get_device_name() else "h100" if "H100" in torch.cuda.get_device_name() else "?"
     )

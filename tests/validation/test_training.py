@@ -15,6 +15,7 @@ from scripts import load_script
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 CASES = SHARED / "measured" / "training.jsonl"
+MEASURED_STEPS = Path(__file__).resolve().parents[2] / "docs" / "measured" / "train-pytorch-h200.csv"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,19 @@ def test_rates_of_torchtitan_with_checkpointing_by_operators(facts: Any) -> None
     compiled = [error for what, error in found.items() if "8B" in what and "FSDP + torch.compile" in what]
     assert len(compiled) == 4
     assert np.max(np.abs(compiled)) <= 0.06
+
+
+def test_steps_of_transformers_measured_on_a_gpu() -> None:
+    """21 steps without a compiler and one with, on one H200: peaks are counted, three host times are fitted."""
+    scores = validate([MEASURED_STEPS]).scores
+    peaks, steps = (
+        [abs(score.error) for score in scores if score.metric == metric] for metric in ("peak_bytes", "step_s")
+    )
+    assert len(peaks) == len(steps) == 22
+    assert np.median(peaks) <= 0.015
+    assert np.max(peaks) <= 0.12
+    assert np.median(steps) <= 0.04
+    assert np.quantile(steps, 0.9) <= 0.15
 
 
 def test_bubble_rates(facts: Any) -> None:

@@ -164,8 +164,8 @@ def _changes(
 
     A forward pass adds what it stores; the backward pass recomputes one layer at a time and frees what was stored, the
     gradient of the weights where that comes later. Logits are there while a pass of the last stage works on its loss,
-    before its backward pass comes to the layers. Late gradients take the place of what was stored; as both change evenly,
-    the two ends of the backward pass are its fullest moments.
+    before its backward pass comes to the layers. Late gradients take the place of what was stored; as both change
+    evenly, the two ends of the backward pass are its fullest moments.
 
     Args:
         late: gradients that are not there before the only backward pass [bytes].

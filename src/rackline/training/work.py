@@ -411,14 +411,14 @@ def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float, again: Mapping[Pro
 EAGER_NORM, EAGER_NORM_WEIGHT = (36.0, 72.0), 8.0
 """Bytes of an element forward and backward where each operation of an RMS norm is a kernel: widened (2 + 4), squared
 (4 + 4), averaged (4), scaled (4 + 4), narrowed (4 + 2), times its weight (2 + 2); backward the weight (4), widened (6),
-the scale and its own gradient (8 + 16), the square (20), their sum (12) and narrowed (6); 8 more for the gradient of the
-weight. The operations of this table are those of transformers 5.17, models/llama/modeling_llama.py: LlamaRMSNorm,
+the scale and its own gradient (8 + 16), the square (20), their sum (12) and narrowed (6); 8 more for the gradient of
+the weight. The operations here and below are those of transformers 5.17, models/llama/modeling_llama.py: LlamaRMSNorm,
 apply_rotary_pos_emb, LlamaMLP and LlamaDecoderLayer, with bf16 activations."""
 EAGER_STREAM = (12.0, 30.0)
-"""Two additions to the residual stream (6 each); backward as many, and three sums of the gradients of products' inputs."""
+"""Two additions to the residual stream (6 each); backward as many, and three sums of gradients of products' inputs."""
 EAGER_ROTATION = (20.0, 30.0)
-"""Queries and keys times cosine (4), negated half (2), put together (4), times sine (4), summed (6); backward two products
-(8), two padded slices and their sum (8 + 6), negation and sum (8)."""
+"""Queries and keys times cosine (4), negated half (2), put together (4), times sine (4), summed (6); backward two
+products (8), two padded slices and their sum (8 + 6), negation and sum (8)."""
 EAGER_ACTIVATION = {True: (10.0, 18.0), False: (4.0, 6.0)}
 """Activation function (4 forward, 6 backward), and whether a gate is multiplied (6 and 12)."""
 
@@ -446,15 +446,9 @@ def eager_work(batch: MicroBatch) -> list[Work]:
             else:
                 per_token = per_token + active * ffn.d_ff / tp
         moved[phase] = {f.TOKENS: per_token, f.EXPERT_TOKENS: per_pair}
+    cheap: Again = {"modules": 1.0, **USUAL}
     return [
-        memory_work(
-            "norms_and_activations",
-            "elementwise",
-            "forward",
-            moved["forward"],
-            28.0 * layers,
-            again={"modules": 1.0, **USUAL},
-        ),  # fmt: skip
+        memory_work("norms_and_activations", "elementwise", "forward", moved["forward"], 28.0 * layers, again=cheap),
         memory_work("small_kernels", "elementwise", "input", moved["input"], 60.0 * layers),
     ]
 

@@ -354,8 +354,8 @@ def predict_training(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str
     ready, lost = prepare_training(resolver, cases)
     if ready is None:
         return [lost[id(case)] for case in cases]
-    values = zip(shipped_steps(ready), ready.peak_bytes.tolist(), strict=True)
-    found = {id(case): {"step_s": step, "peak_bytes": peak} for case, (step, peak) in zip(ready.cases, values)}
+    rows = zip(ready.cases, shipped_steps(ready), ready.peak_bytes.tolist(), strict=True)
+    found = {id(case): {"step_s": step, "peak_bytes": peak} for case, step, peak in rows}
     return [lost[id(case)] if id(case) in lost else found[id(case)] for case in cases]
 
 
