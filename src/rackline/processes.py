@@ -10,8 +10,6 @@ import threading
 import types
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
-from queue import Empty
 from typing import Any, TypeVar
 
 # one thread each: the processes share the cores
@@ -43,6 +41,8 @@ def mapped(
         work = make(*shared)
         yield from _counted(((task, work(task)) for task in tasks), len(tasks), done)
         return
+    from multiprocessing import get_context  # every command loads this module, few start processes
+
     context = get_context("spawn")  # a fork copies locked threads
     waiting, ended = context.Queue(), context.Queue()
     for index in range(len(tasks)):
@@ -92,6 +92,8 @@ def _work(
 
 
 def _next(ended: Any, workers: Sequence[Any]) -> tuple[int, Any]:
+    from queue import Empty
+
     while True:
         try:
             return ended.get(timeout=1.0)
