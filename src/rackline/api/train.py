@@ -149,8 +149,8 @@ class TrainQuestion(OnCluster, Operated):
     stack: str | None = option(
         "text",
         "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, torchtitan, torch-fsdp, hai-llm "
-        "(DeepSeek-V3), llama-3, maxtext, unit (ideal) or a TOML file; the newest of megatron-bridge by default, maxtext "
-        "on TPUs",
+        "(DeepSeek-V3), llama-3, maxtext, unit (ideal) or a TOML file; the newest of megatron-bridge by default, "
+        "maxtext on TPUs",
         default=None,
     )
     layout: str | None = option(
