@@ -24,7 +24,9 @@ SPLIT = "2025"
 """Runs published before measure the practice, later ones score it."""
 HELD = 0.9
 """Share of the runs that the interval of the practice holds."""
-KNOWN_TO_NAMED = ("stack", "layout", "recompute", "stated_precision")
+LAYOUT = ("layout", "stated_recompute")
+"""Columns of what a source states of a layout."""
+KNOWN_TO_NAMED = ("stack", "recompute", "stated_precision")
 """Columns of which one who does not know a run's framework knows nothing."""
 PRIOR_RUNS = 4.0
 """How many runs the median of all counts for in the number of a family (a choice: with each earlier run left out in
@@ -72,17 +74,26 @@ class WholeRun:
 def whole_runs(path: Path = FILE) -> tuple[WholeRun, ...]:
     """Every run of the table, predicted under its framework where a stack describes that, else under the default.
 
-    With the layout, recomputation and precision that its source states, in the columns at the end of the table.
+    With the precision that its source states, and in the fastest layout, whatever its own was.
     """
-    with path.open(encoding="utf-8") as file:
-        return tuple(_predicted(row) for row in csv.DictReader(file))
+    return tuple(_predicted(row | dict.fromkeys(LAYOUT, "")) for row in table(path))
+
+
+def stated_runs(path: Path = FILE) -> tuple[WholeRun, ...]:
+    """The runs of which a layout is published, in it and with the recomputation that goes with it."""
+    return tuple(_predicted(row) for row in table(path) if row["layout"])
 
 
 def unnamed_runs(path: Path = FILE) -> tuple[WholeRun, ...]:
     """Later runs asked without a stack, as by one who knows nothing of their frameworks."""
+    later = [row for row in table(path) if row["published"] >= SPLIT]
+    return tuple(_predicted(row | dict.fromkeys((*KNOWN_TO_NAMED, *LAYOUT), "")) for row in later)
+
+
+def table(path: Path = FILE) -> list[dict[str, str]]:
+    """The rows of the table."""
     with path.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["published"] >= SPLIT]
-        return tuple(_predicted(row | dict.fromkeys(KNOWN_TO_NAMED, "")) for row in rows)
+        return list(csv.DictReader(file))
 
 
 def _predicted(row: dict[str, str]) -> WholeRun:
@@ -95,11 +106,9 @@ def _predicted(row: dict[str, str]) -> WholeRun:
         global_batch_sequences=whole_batch(float(row["global_batch"]), seq_len, machines.num_chips),
         seq_len=seq_len,
     )
+    again = row["stated_recompute"] or row["recompute"]
     plan = train_plan(
-        system,
-        tokens=float(tokens),
-        fixed=parse_train_layout(row["layout"]),
-        recompute=[row["recompute"]] if row["recompute"] else (),
+        system, tokens=float(tokens), fixed=parse_train_layout(row["layout"]), recompute=[again] if again else ()
     )
     steps = float(tokens) / system.global_batch_tokens
     return WholeRun(

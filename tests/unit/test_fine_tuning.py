@@ -75,7 +75,8 @@ def test_attention_before_hopper_is_the_same_kernel_under_every_stack() -> None:
 
 
 def test_flash_attention_2_is_no_faster_on_blackwell_than_on_hopper() -> None:
-    """FLOP/s of the forward kernel in a step: what the newest kernels reach, over the slowdown."""
+    """FLOP/s of the forward kernel in a step, what the newest kernels reach over the slowdown: 35 % of the peak on H100
+    (arXiv:2407.08608)."""
     stack = training_stack("torch-fsdp-2")
     rates = [
         calibration(stack.kernels, chip(name)).lookup("attention_prefill", "bf16").eta_compute
@@ -83,6 +84,7 @@ def test_flash_attention_2_is_no_faster_on_blackwell_than_on_hopper() -> None:
         / stack.flash_of(generation)
         for name, generation in (("h100-sxm", "hopper"), ("b200-sxm", "blackwell"))
     ]
+    assert rates[0] == pytest.approx(0.35 * 989.5e12, rel=0.08)
     assert rates[1] == pytest.approx(rates[0], rel=0.05)
     assert training_stack("megatron-bridge").flash_of("blackwell") == 1.0
 

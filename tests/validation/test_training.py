@@ -63,10 +63,11 @@ def test_peaks_of_torchtitan(facts: Any) -> None:
 
 
 def test_rates_of_torchtitan_with_checkpointing_by_operators(facts: Any) -> None:
-    """Llama 8B under FSDP, compiled, in bf16 and fp8 on 8 and 128 chips; without torch.compile it is 16 % slower."""
+    """Llama 8B under FSDP, compiled, in bf16 and fp8 on 8 and 128 chips at 500 W, and whole layers again at 32k tokens;
+    without torch.compile it is 16 % slower."""
     found = {what: predicted / measured - 1 for what, measured, predicted in facts.torchtitan()}
-    compiled = [error for what, error in found.items() if "8B" in what and "FSDP + torch.compile" in what]
-    assert len(compiled) == 4
+    compiled = [error for what, error in found.items() if "8B" in what and ("compile" in what or "FSDP 8" in what)]
+    assert len(compiled) == 5
     assert np.max(np.abs(compiled)) <= 0.06
 
 

@@ -275,7 +275,7 @@ def megascale() -> Iterator[tuple[str, float, float]]:
 
 
 def torchtitan_runs() -> Iterator[tuple[str, Row, TrainingSystem, TrainLayout]]:
-    """(run, row, job, layout) of torchtitan on H100 with 2.4 TB/s.
+    """(run, row, job, layout) of torchtitan on H100 with 2.4 TB/s that are kept below 500 W, as its tables say.
 
     A pipeline has as many micro-batches as ranks (@9dec370, torchtitan/parallelisms/pipelining_utils.py). Its loss is
     the stack's, and with tensor parallelism that of pytorch/torch/distributed/tensor/parallel/loss.py, whose backward
@@ -297,6 +297,7 @@ def torchtitan_runs() -> Iterator[tuple[str, Row, TrainingSystem, TrainLayout]]:
         local = part("[Ll]ocal batch size") or 1
         model = named(row["model"].lower().replace("llama3", "llama-3"))
         on = cluster("dgx-h100", {"chip.hbm_bytes_per_s": 2.4e12, "chip.hbm_bytes": 96e9}).with_num_chips(chips)
+        on = dataclasses.replace(on, chip=dataclasses.replace(on.chip, power_cap_w=500.0))
         again = "full" if "ull" in row["caption"] or "full AC" in text else "selective-op"
         label = "fp8" if "loat8" in text and row["label"] not in ("FSDP", "FSDP + torch.compile") else "bf16"
         if row["label"].startswith("None"):

@@ -92,10 +92,9 @@ class TrainingStack(CatalogueObject):
         flash_attention: Whether attention is one fused kernel.
         gemm_slowdown: Products in a step over products alone, by generation and data type.
         expert_slowdown: The same for grouped products of experts, beyond gemm_slowdown, by generation.
-        flash_forward: FlashAttention-2 in a step over the kernel of serving, forward: on chips before Hopper, and on
-            later ones where `flash_since_hopper` is above 1 [1].
+        flash_forward: Fused attention in a step over the kernel of serving, forward, on chips before Hopper [1].
         flash_backward: The backward pass of fused attention over that, as its kernel reaches less of the peak [1].
-        flash_since_hopper: FlashAttention-2 over the newest kernels, from Hopper on, as it does not use the
+        flash_since_hopper: The same from Hopper on: FlashAttention-2 over the newest kernels, as it does not use the
             asynchronous units; 1 for stacks that have the newest kernels [1].
         flash_since_blackwell: The same from Blackwell on, where it is no faster than on Hopper: it does not use the
             tensor memory [1].
@@ -214,11 +213,10 @@ class TrainingStack(CatalogueObject):
         return self.flash_of(chip.generation)
 
     def flash_of(self, generation: str) -> float:
-        """The same by generation: FlashAttention-2 before Hopper under every stack, since Hopper where it still is."""
+        """The same by generation: one kernel before Hopper under every stack, what each has since."""
         if generation in BEFORE_HOPPER:
             return self.flash_forward
-        slower = self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
-        return self.flash_forward * slower if slower > 1.0 else 1.0
+        return self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
 
     def kinds_of_recompute(self) -> tuple[Recompute, ...]:
         """What a search looks at, the cheapest first; scores that no kernel writes out are not recomputed."""

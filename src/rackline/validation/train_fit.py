@@ -131,6 +131,7 @@ _RARE = (
     "flash_since_blackwell",
     "fsdp2",
     "logit_bytes",
+    "recompute",
     "forwards_tokens",
     "graphed_mixtures",
     "interleaves_unstated",
@@ -215,7 +216,7 @@ def stack_toml(stack: TrainingStack) -> str:
     }
     for habit in _HABITS[2:]:
         if habit not in _RARE or getattr(stack, habit) != getattr(IDEAL, habit):
-            data[habit] = getattr(stack, habit)
+            data[habit] = rounded(getattr(stack, habit))
     data |= {key: value for key in _DESCRIBES if (value := plain(getattr(stack, key)))}
     fitted = [f"{table}.*" for table in _TABLES]
     for table in _TABLES:
