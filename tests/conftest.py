@@ -110,6 +110,7 @@ def searched_once() -> Iterator[Counter[str]]:
     Yields:
         How often each search was asked for, by its method.
     """
+    from rackline import search
     from rackline.api.plan_parts import PlanInputs
 
     found, asked = dict[bytes, tuple[Any, list[Any]]](), Counter[str]()
@@ -132,9 +133,20 @@ def searched_once() -> Iterator[Counter[str]]:
 
         return searched
 
+    least_energies, least_energy = dict[bytes, Any](), search.least_energy
+
+    def least_energy_once(*read: Any, **further: Any) -> Any:
+        key = _contents((read, further))
+        asked["least_energy"] += 1
+        if key not in least_energies:
+            asked["least_energy searched"] += 1
+            least_energies[key] = least_energy(*read, **further)
+        return least_energies[key]
+
     with pytest.MonkeyPatch.context() as patch:
         for name in ("contenders", "plan"):
             patch.setattr(PlanInputs, name, once(name))
+        patch.setattr(search, "least_energy", least_energy_once)
         yield asked
 
 
