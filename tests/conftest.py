@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -77,6 +79,74 @@ def answers_once() -> Iterator[Counter[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "answer_of", once)
+        yield asked
+
+
+class _Contents(pickle.Pickler):
+    """Writes classes, also those that are made when a module is loaded, by their names."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj is not str:
+            return str, (f"{obj.__module__}.{obj.__qualname__}",)
+        return NotImplemented
+
+
+def _contents(value: Any) -> bytes:
+    """All that a value holds, alike for equal values."""
+    written = io.BytesIO()
+    pickler = _Contents(written)
+    pickler.fast = True  # writes what comes twice twice: equal values need not share their parts alike
+    pickler.dump(value)
+    return written.getvalue()
+
+
+@pytest.fixture(scope="module")
+def searched_once() -> Iterator[Counter[str]]:
+    """The search of a plan runs once for the same inputs, whichever command of a file gives them.
+
+    For files that compare commands: what these differ in is what they give to the search and what they show of it. The
+    key is everything that the search reads, so a command that gives it anything else searches by itself.
+
+    Yields:
+        How often each search was asked for, by its method.
+    """
+    from rackline import search
+    from rackline.api.plan_parts import PlanInputs
+
+    found, asked = dict[bytes, tuple[Any, list[Any]]](), Counter[str]()
+
+    def once(name: str) -> Any:
+        usual = getattr(PlanInputs, name)
+
+        def searched(inputs: Any, tell_estimate: Any = None, **how: Any) -> Any:
+            kept = {key: value for key, value in how.items() if key != "found"}  # follows from the same inputs
+            read = (name, inputs.system, inputs.demand, inputs.space, inputs.prefill, kept)
+            key, told = _contents(read), list[Any]()
+            asked[name] += 1
+            if key not in found:
+                asked[f"{name} searched"] += 1
+                tells = {} if name == "contenders" else {"tell_estimate": told.append}
+                found[key] = usual(inputs, **how, **tells), told
+            for plan in found[key][1] if tell_estimate is not None else ():
+                tell_estimate(plan)
+            return found[key][0]
+
+        return searched
+
+    least_energies, least_energy = dict[bytes, Any](), search.least_energy
+
+    def least_energy_once(*read: Any, **further: Any) -> Any:
+        key = _contents((read, further))
+        asked["least_energy"] += 1
+        if key not in least_energies:
+            asked["least_energy searched"] += 1
+            least_energies[key] = least_energy(*read, **further)
+        return least_energies[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("contenders", "plan"):
+            patch.setattr(PlanInputs, name, once(name))
+        patch.setattr(search, "least_energy", least_energy_once)
         yield asked
 
 

@@ -264,7 +264,7 @@ NUMBERS: dict[str, dict[str, Say]] = {
 
 
 @pytest.fixture(params=DEPLOYMENTS, ids=lambda d: f"{'@'.join(d[0][d[1]])}-{d[2]}", scope="module")
-def asked(request: pytest.FixtureRequest) -> Asked:
+def asked(request: pytest.FixtureRequest, searched_once: object) -> Asked:
     return Asked(*request.param)
 
 

@@ -1,4 +1,7 @@
-"""One plan asked through every door gives the same numbers: twenty of the deployments that bench/agreement.py draws."""
+"""One plan asked through every door gives the same numbers: twenty of the deployments that bench/agreement.py draws.
+
+What the doors give to the search is compared with all that it reads; bench/agreement.py lets each search by itself.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ DOORS = {"command line", "ask", "HTTP body", "HTTP address", "sweep", "what-if",
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_a_plan_is_the_same_through_every_door(case: dict[str, object], tmp_path: Path) -> None:
     differ, asked = SCRIPT.disagreements(case, tmp_path)

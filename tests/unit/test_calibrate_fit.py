@@ -13,7 +13,7 @@ from rackline.catalog.calibrations import CalibrationRecord
 from rackline.fitting import calibrate, generic_file, merged_file, read_tables, stack_file
 from rackline.fitting.amounts import amounts
 from rackline.fitting.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
-from rackline.fitting.fit import TERMS, fit_line, seconds, terms_of
+from rackline.fitting.fit import TERMS, fit_line, seconds, slopes, terms_of
 from rackline.fitting.run import CalibrationResult, alone_against_siblings, gross_outliers
 from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
@@ -71,6 +71,25 @@ def test_transforms_are_inverse(op_class: str) -> None:
     terms = terms_of(replace(amounts(gemm(CHIPS["h100-sxm"], dtype="fp8"), CHIPS["h100-sxm"]), op_class=op_class))
     start = {term.name: term.start for term in terms}
     assert {term.name: term.decode(term.encode(term.start)) for term in terms} == pytest.approx(start)
+
+
+@pytest.mark.parametrize("cached", [0.3, 1e9])
+@pytest.mark.parametrize("exposed", [0.0, 0.4])
+def test_slopes_are_those_of_the_times(cached: float, exposed: float) -> None:
+    """Of every parameter, with and without bytes that the cache holds, and of a row that is fitted with another."""
+    one = amounts(gemm(CHIPS["h100-sxm"], dtype="fp8"), CHIPS["h100-sxm"])
+    rows = np.linspace(1.0, 2.0, len(one.depth))
+    one = replace(one, tiles=rows, permute_memory_s=1e-6 * rows, cache_s=1e-6 * rows)
+    work = replace(one, others=(replace(one, op_class="other"),))
+    values = {term.name: term.start for name in ("gemm", "moe") for term in TERMS[name]}
+    values |= {"exposed": exposed, "cached": cached, "quantise_s": 1e-6}
+    values |= {f"other.{name}": 1.3 * value for name, value in values.items()}
+    found = slopes(values, work)
+    assert found.keys() == values.keys()
+    for name, value in values.items():
+        step = 1e-6 * (value or 1.0)
+        more, less = (np.log(seconds({**values, name: value + by}, work)) for by in (step, -step))
+        assert found[name] == pytest.approx((more - less) / (2.0 * step), rel=1e-4, abs=1e-8 / (value or 1.0)), name
 
 
 def test_a_small_table_leans_on_its_parent() -> None:

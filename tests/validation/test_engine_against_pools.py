@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +71,7 @@ class Side:
         return math.log(found.low), math.log(found.high)
 
 
+@cache
 def sides() -> list[Side]:
     if not MEASURED.exists():
         pytest.skip("the measured cases are not beside this checkout")

@@ -124,6 +124,43 @@ def seconds(values: Mapping[str, float], work: Amounts) -> Array:
     return as_array(time + work.known_s)
 
 
+def slopes(values: Mapping[str, float], work: Amounts) -> dict[str, Array]:
+    """d ln(time) / d value of each row, by the parameters of `seconds`, shape (rows,) each.
+
+    Assumes: where compute and memory take equally long, or the cache holds all bytes just so, either side's slope.
+    """
+    time, found = seconds(values, work), _slopes(values, work)
+    return {name: found[name] / time for name in values if name in found}
+
+
+def _slopes(values: Mapping[str, float], work: Amounts) -> dict[str, Array]:
+    """d time / d value [s]."""
+    eta_compute, eta_memory = values.get("eta_compute", 1.0), values.get("eta_memory", 1.0)
+    exposed, of_cache = values.get("exposed", 0.0), values.get("cached", 0.0) * work.cache_s
+    compute, cached = work.compute_s / eta_compute, np.minimum(of_cache, work.memory_s)
+    from_memory = (work.memory_s - cached) / eta_memory
+    memory = from_memory + cached / CACHE_OVER_MEMORY
+    longer = compute > memory
+    of_compute, of_memory = np.where(longer, 1.0, exposed), np.where(longer, exposed, 1.0)
+    quantised = work.quantise_memory_s / eta_memory if "quantise_s" in values else 0.0
+    found = {
+        "overhead_s": work.launches,
+        "eta_compute": -of_compute * compute / eta_compute,
+        "eta_memory": -(of_memory * from_memory + quantised) / eta_memory,
+        "exposed": np.minimum(compute, memory),
+        "cached": of_memory * np.where(of_cache < work.memory_s, work.cache_s, 0.0)
+        * (1.0 / CACHE_OVER_MEMORY - 1.0 / eta_memory),
+        "depth_s": work.depth,
+        "tile_s": work.tiles,
+        "permute": work.permute_memory_s,
+        "quantise_s": np.ones(len(work.known_s)),
+    }  # fmt: skip
+    for other in work.others:
+        own = _slopes(of_class(values, other.op_class), other)
+        found |= {f"{other.op_class}.{name}": slope for name, slope in own.items()}
+    return found
+
+
 # Pull towards the parent, per parameter, in rows of a size: (log-error scale)² units. Chosen by held-out error among
 # 0.003, 0.01, 0.03, 0.1 (see docs/log.md); parents are pulled weakly towards the start of their class.
 _PULL, _PULL_OF_EXPERTS = 0.01, 0.03
@@ -221,12 +258,13 @@ def fit_line(
     known = dict(fixed or {})
     free = drawn_to(parent, pull, [term for term in terms if term.name not in known])
     log_measured = np.log(measured_s)
-    return {
-        **known,
-        **fit(
-            free, lambda values: np.log(seconds({**known, **values}, work)) - log_measured, max_nfev=MOST_STEPS
-        ).values,
-    }
+    found = fit(
+        free,
+        lambda values: np.log(seconds({**known, **values}, work)) - log_measured,
+        slopes=lambda values: slopes({**known, **values}, work),
+        max_nfev=MOST_STEPS,
+    )
+    return {**known, **found.values}
 
 
 def drawn_to(parent: Mapping[str, float], pull: float, terms: Sequence[Parameter]) -> list[Parameter]:

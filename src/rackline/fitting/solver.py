@@ -86,6 +86,10 @@ class Parameter:
         """x → value."""
         return _CODES[self.form][1](x * self.unit)
 
+    def slope(self, value: float) -> float:
+        """d value / d x, at a value."""
+        return self.unit * {"plain": 1.0, "log": value, "share": value * (1.0 - value)}[self.form]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
@@ -131,6 +135,7 @@ def fit(
     noise: float = SOFT_L1_SCALE,
     loss: Loss = "robust",
     around: float | None = None,
+    slopes: Callable[[Values], Mapping[str, Array]] | None = None,
     **options: Any,
 ) -> Fit:
     """Fit parameters to cases.
@@ -142,6 +147,8 @@ def fit(
         loss: "robust" for cases and priors, "robust cases" with squares for priors, "squares" for both.
         around: x of the solver is its distance from the start plus this, so that relative steps of its differences
             are steps of one size; None leaves x as it is.
+        slopes: values → d error / d value of each parameter by name, shape (cases,) each, not for "robust cases"; None
+            takes differences, one evaluation a parameter.
         options: of `scipy.optimize.least_squares`, such as diff_step and max_nfev.
     """
     from scipy import optimize
@@ -176,6 +183,18 @@ def fit(
     def moved(y: Array) -> Array:
         return residuals(y + origin)
 
+    def slopes_at(y: Array) -> Array:
+        values = values_of(parameters, y + origin)
+        of_value = cast("Callable[[Values], Mapping[str, Array]]", slopes)(values)
+        columns = [of_value[one.name] * (one.slope(values[one.name]) * scale / noise) for one in parameters]
+        priors = np.zeros((len(drawn) + len(pairs), len(parameters)))
+        priors[np.arange(len(drawn)), drawn] = pull
+        for row, (place, other, spread) in enumerate(pairs, len(drawn)):
+            priors[row, place], priors[row, other] = scale / spread, -scale / spread
+        return np.concatenate([np.array(columns).T, priors])
+
+    if slopes is not None:
+        options = {**options, "jac": slopes_at}
     solve = cast("Callable[..., Any]", optimize.least_squares)  # pyright: ignore[reportUnknownMemberType]
     chosen = {"loss": "soft_l1", "f_scale": noise} if of_all else {}
     found = solve(moved, first, bounds=(low, high), **chosen, **options)
