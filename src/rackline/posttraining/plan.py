@@ -164,7 +164,8 @@ def offload_s(job: RlJob, updates: Updates) -> float:
     v0.6.0, nemo_rl/models/policy/workers/megatron_policy_worker.py, `move_optimizer`; NVIDIA/Megatron-LM,
     megatron/core/distributed/param_and_grad_buffer.py, `offload_to_cpu`). A critic goes as the policy does.
 
-    Assumes: a Grace host, whose memory the chip addresses itself, takes either at the rate of the link.
+    Assumes: memory of a Grace host, which the chip addresses itself (arXiv:2408.11556), takes either at the rate of
+        the link.
     """
     chip = job.cluster.chip
     link = host_bytes_per_s(chip)
