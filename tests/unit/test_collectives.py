@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers import deploy
+from helpers import deploy, model, numbers
 from rackline.catalog import calibration_record
 from rackline.errors import CatalogError
 from rackline.hardware import cluster
+from rackline.parallel import LayoutGrid, parse_layout
 from rackline.parallel.exchange import crossing_hops, make_group, torus_penalty
-from rackline.passes import Batch, collectives as c
+from rackline.passes import Batch, PassTable, collectives as c
+from rackline.system import System
 
 SIZES = [2, 3, 4, 8, 16]
 
@@ -244,6 +246,46 @@ def test_without_peer_access_collectives_go_through_the_host() -> None:
     assert times[1] > 1.5 * times[0]
     with pytest.raises(CatalogError, match="peer_access"):
         cluster("gb200-nvl72", overrides={"levels.scale_out.peer_access": False})
+
+
+ALL_REDUCES = {"all_reduce_ring", "all_reduce_two_shot", "all_reduce_one_shot"}
+
+
+@pytest.mark.parametrize(
+    ("on", "label", "stack", "known"),
+    [
+        ("h100-96", "tp=8", "vllm", ALL_REDUCES),
+        ("h100-96", "tp=16", "vllm", {"all_reduce_ring"}),
+        ("h100-96", "tp=16", "trtllm", {"all_reduce_ring"}),
+        ("gb200-nvl72", "tp=4", "vllm", ALL_REDUCES),
+        ("gb200-nvl72", "tp=8", "vllm", {"all_reduce_ring"}),
+        ("gb200-nvl72", "tp=8", "trtllm", ALL_REDUCES),
+    ],
+)
+def test_kernels_that_read_peers_stay_where_these_are(on: str, label: str, stack: str, known: set[str]) -> None:
+    """Within a scale-up domain, of vLLM within a host; an all-reduce beyond them is a ring."""
+    found = reached("llama-3.1-70b", label, on=on, stack=stack)
+    rows = found.numbers().rows
+    assert {one.row.op_class for one in rows if one.known and one.row.op_class in ALL_REDUCES} == known
+    assert {row.op_class for row in found.rows if row.op_class in ALL_REDUCES} == ALL_REDUCES
+
+
+def reached(name: str, label: str, *, on: str, stack: str) -> PassTable:
+    """The table of one layout with what the stack adds to its kernels."""
+    system = System.of(model(name), cluster(on), calibration=numbers(stack, on))
+    return system.deployment(parse_layout(label, model(name))).table()
+
+
+def test_a_grid_takes_each_layout_as_it_is_alone() -> None:
+    """Also where kernels of some layouts do not reach all ranks."""
+    on, batch = "h100-96", Batch(decode_sequences=32.0, context_len=1000.0)
+    labels = ("tp=8", "tp=16", "tp=4")
+    one = model("llama-3.1-70b")
+    system = System.of(one, cluster(on), calibration=numbers("vllm", on))
+    grid = LayoutGrid.of([parse_layout(label, one) for label in labels])
+    together = system.table(grid).seconds(batch)
+    alone = [reached("llama-3.1-70b", label, on=on, stack="vllm").time(batch).seconds for label in labels]
+    assert np.ravel(together) == pytest.approx(alone)
 
 
 def test_ranks_share_what_the_host_passes_on() -> None:

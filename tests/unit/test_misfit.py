@@ -222,7 +222,7 @@ def test_screen_json_and_figure_say_the_same():
     found, data, text = misfit_of(answer), answer.to_dict(), text_of(answer)
     assert data["misfit"]["cheapest"] == "--chips 16"
     assert data["misfit"]["memory"]["held_bytes"] == found.memory.held_bytes
-    assert "next  --chips 16: $161 per M output tokens" in text
+    assert "next  --chips 16: $190 per M output tokens" in text
     assert "┃" in text
     assert "--precision fp8,kv=fp8: 340 GB too much on a chip" in text
     frame = answer.tables()["changes"]

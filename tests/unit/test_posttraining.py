@@ -12,6 +12,7 @@ from rackline import arch
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.hardware import cluster
+from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob, RlOverheads, first_fit, updates_of
@@ -21,6 +22,7 @@ from rackline.posttraining.plan import (
     engines_of,
     given_step,
     num_tensors,
+    offload_s,
     rl_plan,
     run_of,
     transfer_s,
@@ -160,6 +162,34 @@ def test_transfers_count_bytes_and_tensors() -> None:
     assert transfer_s(one, TRAIN, colocated=True) == pytest.approx(transfer_s(job(), TRAIN, colocated=True) + names)
     assert transfer_s(one, TRAIN, colocated=False) == pytest.approx(max(wire, names))  # two buffers in turn
     assert num_tensors(one.model) == pytest.approx(291, abs=3)  # of the checkpoint's index
+
+
+def test_states_go_to_the_host_by_the_kind_of_its_memory() -> None:
+    """Weights to pinned memory, moments to memory that is allocated anew, a Grace host's at the rate of the link."""
+    one, updates = job(), updates_of(job(), RACK, TRAIN)
+    params = float(one.model.total_params)
+    assert updates.weights_bytes == pytest.approx(2.0 * params, rel=0.01)  # bf16, whole on each chip
+    assert updates.optimizer_bytes == pytest.approx(12.0 * params / 8.0, rel=0.01)  # fp32 weight and moments, cut by 8
+    link = host_bytes_per_s(RACK.chip)
+    expected = 2.0 * updates.weights_bytes / link + updates.optimizer_bytes * (1.0 / 1.8e9 + 1.0 / 16.1e9)
+    assert offload_s(one, updates) == pytest.approx(expected)
+    assert offload_s(job(algorithm="ppo"), updates) == pytest.approx(2.0 * expected)
+    grace = cluster("gb200-nvl72").with_num_chips(8)
+    moved = updates.weights_bytes + updates.optimizer_bytes
+    on_grace = replace(one, serving=replace(one.serving, cluster=grace))
+    assert offload_s(on_grace, updates) == pytest.approx(2.0 * moved / host_bytes_per_s(grace.chip))
+
+
+def test_training_of_a_step_has_no_graphs_and_shows_its_tensor_parallelism() -> None:
+    """Unlike the pre-training whose fitted numbers it takes otherwise; a stack that is named is taken."""
+    found, named = job(train_stack="").training.stack, job().training.stack
+    assert (found.tensor_exposed, found.host_grace) == (1.0, 1.0)
+    assert named.tensor_exposed < 1.0
+    assert replace(found, **{name: getattr(named, name) for name in CHANGED}) == named
+
+
+CHANGED = ("name", "full_name", "tensor_exposed", "host_grace", "stated", "numbers_of", "family", "graphed_mixtures",
+           "is_default", "is_rl_default", "own")  # fmt: skip
 
 
 def test_answers_over_half_a_pack_have_one_each() -> None:

@@ -16,7 +16,7 @@ from rackline.hardware import cluster
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import NO_TOOLS, AnswerLengths, RlJob, RlOverheads, Tools
-from rackline.posttraining.rollout import RolloutEngine, emptying, turn_by_turn
+from rackline.posttraining.rollout import RolloutEngine, emptying, turn_by_turn, under_ray
 from rackline.serving.workload import PLAIN, Speculation
 from rackline.system import System
 
@@ -146,3 +146,25 @@ def test_what_does_not_go_together_is_refused(
 def test_a_mean_of_measured_lengths_below_a_token_is_refused() -> None:
     with pytest.raises(InputError, match="at least 1 token"):
         AnswerLengths.of(np.array([0.0, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("stack", "step_s", "each_s"), [("vllm=0.17.1", 1.47e-3, 38e-6), ("vllm=0.11.2", 0.0, 0.0), ("sglang", 0.0, 0.0)]
+)
+def test_an_engine_under_ray_prepares_no_step_ahead(stack: str, step_s: float, each_s: float) -> None:
+    """The host takes what it took in each step before steps were prepared ahead, and only where Ray drives engines."""
+    model = arch.model("llama-3.1-8b")
+    types = [precision("bf16", model, RACK.chip)]
+    system = System.of(model, RACK, calibration=calibration(stack, RACK.chip), precisions=types)
+    driven = under_ray(system)
+    found = driven.calibration.host_s_per_step - system.calibration.host_s_per_step
+    assert found == pytest.approx(step_s)
+    assert driven.stack.host_s_per_sequence - system.stack.host_s_per_sequence == pytest.approx(each_s)
+    job = RlJob.of(system, prompts=16, generations=32, prompt_len=100.0, lengths=LENGTHS)
+    alone, several = (RolloutEngine.of(RACK, Layout(tp=tp, dp=8 // tp), job) for tp in (1, 2))
+    assert alone.system.stack == system.stack
+    assert several.system.stack == driven.stack
+    one, context = np.array([1.0]), np.array([500.0])
+    before = replace(several, engine=system.engine(Layout(tp=2, dp=4)))
+    longer_s = float((several.token_s(one, context) - before.token_s(one, context))[0])
+    assert step_s <= longer_s <= step_s + each_s

@@ -225,7 +225,10 @@ def test_a_written_stack_keeps_what_it_says_of_itself(tmp_path: Path) -> None:
     for path in written:
         before, after = training_stack(path.stem), training_stack(str(path))
         assert (after.is_default, after.stands_for, after.own) == (before.is_default, before.stands_for, before.own)
-        for name in ("fsdp2", "logit_bytes", "flash_since_hopper", "flash_since_blackwell", "schedules"):
+        assert (after.is_rl_default, after.stated) == (before.is_rl_default, before.stated)
+        for name in (
+            "fsdp2", "eager", "logit_bytes", "flash_since_hopper", "flash_since_blackwell", "schedules",
+        ):  # fmt: skip
             assert getattr(after, name) == getattr(before, name), (path.stem, name)
 
 
@@ -247,3 +250,6 @@ def test_a_stack_whose_file_fails_is_not_lost(tmp_path: Path) -> None:
 
 def test_one_stack_is_the_default() -> None:
     assert [name for name in names("training_stacks") if training_stack(name).is_default] == ["megatron-bridge"]
+    assert [name for name in names("training_stacks") if training_stack(name).is_rl_default] == ["nemo-rl"]
+    assert (default_training_stack(), default_training_stack(rl=True)) == ("megatron-bridge", "nemo-rl")
+    assert default_training_stack("tpu-v5e") == default_training_stack("tpu-v5e", rl=True) == "maxtext"

@@ -133,7 +133,7 @@ class RlQuestion(OnCluster):
     train_precision: str = option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4", default="bf16")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     train_stack: str | None = option(
-        "text", "training stack or TOML file; the newest of megatron-bridge by default", default=None
+        "text", "training stack or TOML file; nemo-rl by default, maxtext on TPUs", default=None
     )
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.6")
     steps: Number = option(

@@ -125,6 +125,7 @@ class Calibration:
         separate_quantise: data types of products whose activations the stack quantises in a kernel of its own.
         padded_experts: data type of experts whose kernel pads each expert of a rank to whole tiles, chosen or not →
             chips that share an expert from which another kernel runs.
+        reduces_in_host: whether the stack's own all-reduce kernels need all ranks in one host.
         operations: (class, data type) → numbers; data type "*" is the fallback of a class. Empty means unit.
         collectives: class → numbers; "collective" is the fallback.
         context_block: cached tokens of a sequence that attention reads are rounded up to a multiple of this [tokens].
@@ -141,6 +142,7 @@ class Calibration:
     description: str = ""
     separate_quantise: tuple[str, ...] = ()
     padded_experts: Mapping[str, float] = field(default_factory=dict[str, float])
+    reduces_in_host: bool = False
     operations: Mapping[tuple[str, str], OperationCalibration] = field(
         default_factory=dict[tuple[str, str], OperationCalibration]
     )

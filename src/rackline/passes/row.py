@@ -31,6 +31,7 @@ RESOURCES: tuple[Resource, ...] = ("compute", "hbm", "scale_up", "scale_out")
 CHIP_RESOURCES: tuple[Resource, Resource] = ("compute", "hbm")
 FABRIC_RESOURCES: tuple[Resource, Resource] = ("scale_up", "scale_out")
 Amounts = Mapping[str, FloatLike]
+_READ_PEERS = ("all_reduce_one_shot", "all_reduce_two_shot")
 _BESIDE = ("padding", "launches", "extra", "depth", "tiles")  # amounts of a row that are no resource's
 
 
@@ -297,6 +298,11 @@ def _fabric_numbers(row: Row, calibration: Calibration, cluster: Cluster | None)
     kernel = calibration.collective(row.op_class, peer_access=cluster is None or cluster.scale_up.peer_access)
     found = kernel or UNIT_COLLECTIVE
     overhead_s, eta_link, ramp = found.at(row.group_size)
+    apart = _out_of_reach(row, calibration, cluster)
+    if np.all(apart):
+        kernel = None
+    elif np.any(apart):
+        overhead_s = np.where(apart, _NEVER_S, overhead_s)
     rates: dict[Resource, FloatLike] = {}
     for resource in row.resources:
         if row.amounts(resource):
@@ -315,6 +321,26 @@ def _fabric_numbers(row: Row, calibration: Calibration, cluster: Cluster | None)
         origin=found.origin,
         median_error=float("nan"),
     )
+
+
+_NEVER_S = 1e3
+"""Overhead of an alternative in the layouts of a grid in which it does not run, so that another one counts."""
+
+
+def _out_of_reach(row: Row, calibration: Calibration, cluster: Cluster | None) -> Array:
+    """Whether the ranks of an all-reduce in which each reads the memory of all others do not reach each other.
+
+    They do within a scale-up domain. Some stacks share that memory between the processes of one host only.
+
+    Source: vLLM, distributed/device_communicators/custom_all_reduce.py (`in_the_same_node_as`): "Custom allreduce is
+        disabled because this process group spans across nodes".
+    """
+    if cluster is None or calibration.is_unit or row.op_class not in _READ_PEERS:
+        return np.zeros(np.shape(row.group_size), bool)
+    reach = cluster.scale_up.size
+    if calibration.reduces_in_host:
+        reach = min(reach, cluster.host_chips)
+    return as_array(row.group_size) > reach
 
 
 def _steps_s(row: Row, found: CollectiveCalibration, calibration: Calibration, cluster: Cluster | None) -> FloatLike:

@@ -19,7 +19,7 @@ from rackline.serving.workload import PLAIN, Speculation
 from rackline.system import System
 from rackline.training.memory import TrainMemory, train_memory
 from rackline.training.runs import Runs, TrainLayout
-from rackline.training.stack import TrainingStack
+from rackline.training.stack import TrainingStack, default_training_stack
 from rackline.training.system import MicroBatch, TrainingSystem
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
@@ -44,9 +44,9 @@ class RlOverheads:
             [s].
     """
 
-    decode_step_s: float = 0.0075
-    training: float = 1.375
-    tensor_s: float = 0.00075
+    decode_step_s: float = 0.00625
+    training: float = 1.25
+    tensor_s: float = 0.0006
 
 
 _POINTS = 4096
@@ -212,7 +212,7 @@ class RlJob:
         training = TrainingSystem.of(
             serving.model,
             serving.cluster,
-            stack=train_stack,
+            stack=train_stack or default_training_stack(serving.cluster.chip.generation, rl=True),
             precision=train_precision,
             global_batch_sequences=1,
             seq_len=max(64, math.ceil((given + lengths.longest) / 64.0) * 64),
@@ -303,7 +303,8 @@ class Updates:
         num_chips: it runs on [count].
         train_s: all updates of the policy [s].
         log_prob_s: one forward pass over all trained answers [s].
-        states_bytes: weights, gradients and optimiser states of the fullest chip [bytes].
+        weights_bytes, optimizer_bytes: of the policy on the fullest chip [bytes].
+        states_bytes: both with gradients [bytes].
         critic_bytes, reward_bytes: of that chip, states of the critic and weights of the reward model [bytes].
         total_bytes: memory of that chip in an update, with both [bytes].
         packs: packed sequences of one update [count].
@@ -313,6 +314,8 @@ class Updates:
     num_chips: int
     train_s: float
     log_prob_s: float
+    weights_bytes: float
+    optimizer_bytes: float
     states_bytes: float
     total_bytes: float
     packs: int
@@ -335,6 +338,8 @@ def updates_of(job: RlJob, cluster: Cluster, layout: TrainLayout) -> Updates:
         num_chips=layout.num_chips,
         train_s=job.updates * float(step.step[0]),
         log_prob_s=_forward_s(job, cluster, layout),
+        weights_bytes=float(memory.weights[0]),
+        optimizer_bytes=float(memory.optimizer[0]),
         states_bytes=float(memory.weights[0] + memory.gradients[0] + memory.optimizer[0]),
         total_bytes=float(memory.total[0]) + critic + reward,
         packs=packs,

@@ -92,6 +92,8 @@ class RolloutEngine:
             LayoutError: the layout is impossible there.
         """
         system = replace(job.serving, cluster=cluster)
+        if layout.chips_per_replica > 1:
+            system = under_ray(system)
         return cls(
             system=system,
             deployment=system.deployment(layout),
@@ -209,6 +211,19 @@ class RolloutEngine:
         # those that wait for tools hold a slot too (Little's law)
         held = load * (1.0 + away_s / (lengths.mean * steps))
         return float(np.min(np.where(held <= max(slots, float(held[0])), np.maximum(times, whole), np.inf)))
+
+
+def under_ray(system: System) -> System:
+    """The system where Ray drives the processes of an engine, as where one runs on several chips.
+
+    Source: github.com/NVIDIA-NeMo/RL, v0.4.0 to v0.6.0, nemo_rl/models/generation/vllm/vllm_worker.py
+        (`distributed_executor_backend`).
+    """
+    stack, numbers = system.stack.under_ray(), system.calibration
+    longer_s = stack.host_s_per_step - system.stack.host_s_per_step
+    return replace(
+        system, stack=stack, calibration=replace(numbers, host_s_per_step=numbers.host_s_per_step + longer_s)
+    )
 
 
 def emptying(lengths: Array, slots: int) -> tuple[Array, Array, Array]:

@@ -105,6 +105,8 @@ class Stack(CatalogueObject):
         gap_s_per_layer: Time that the chip waits between the kernels of each layer, in any pass [s].
         host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
             hides behind the chip as far as it is shorter [s].
+        ray_host_s_per_step, ray_host_s_per_sequence: The same two where Ray drives the processes of an engine, whose
+            executor does not prepare a step while another runs [s].
         sample_bytes_per_logit: Memory traffic of a logit while a token is drawn by top-p from all of them; greedy
             decoding has none [bytes].
         untuned_experts: Chip generation and data type of experts whose kernels have no tuned configuration.
@@ -132,6 +134,7 @@ class Stack(CatalogueObject):
             stack without measured kernels.
         graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the
             tables name it; empty without one.
+        reduces_in_host: Whether its own all-reduce kernels need all ranks in one host; else a scale-up domain will do.
         fused_all_reduce: Whether servers are launched with an all-reduce fused into the norm, so that tables of the
             custom one of older versions do not describe them; the newest version's stands in.
         separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own; the
@@ -170,6 +173,8 @@ class Stack(CatalogueObject):
     host_s_per_step: NonNegative = 0.0
     gap_s_per_layer: NonNegative = 0.0
     host_s_per_sequence: NonNegative = 0.0
+    ray_host_s_per_step: NonNegative = 0.0
+    ray_host_s_per_sequence: NonNegative = 0.0
     sample_bytes_per_logit: NonNegative = 0.0
     untuned_experts: tuple[Text, ...] = ()
     untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
@@ -187,6 +192,7 @@ class Stack(CatalogueObject):
     neighbour_passes: bool = False
     fallback_rank: Count | None = None
     graph_all_reduce: str = ""
+    reduces_in_host: bool = False
     fused_all_reduce: bool = False
     separate_quantise: tuple[Text, ...] = ()
     static_batch_version: str = ""
@@ -197,6 +203,14 @@ class Stack(CatalogueObject):
     def offline(self) -> Stack:
         """The stack as its class for offline use starts it: a token budget of its own where it has one."""
         return replace(self, max_batched_tokens=self.offline_batched_tokens or self.max_batched_tokens)
+
+    def under_ray(self) -> Stack:
+        """The stack where Ray drives the processes of an engine."""
+        return replace(
+            self,
+            host_s_per_step=max(self.host_s_per_step, self.ray_host_s_per_step),
+            host_s_per_sequence=max(self.host_s_per_sequence, self.ray_host_s_per_sequence),
+        )
 
     @property
     def held_tokens(self) -> int:
@@ -226,7 +240,7 @@ class Stack(CatalogueObject):
             num_layers: layers of the model [count].
         """
         added_s = self.host_s_per_step + self.gap_s_per_layer * num_layers
-        if numbers.is_unit or not (added_s or self.untuned_experts or self.padded_experts):
+        if numbers.is_unit or not (added_s or self.untuned_experts or self.padded_experts or self.reduces_in_host):
             return numbers
         slower = 1.0 / self.untuned_slowdown
         operations = dict(numbers.operations)
@@ -260,6 +274,7 @@ class Stack(CatalogueObject):
             host_s_per_step=numbers.host_s_per_step + added_s,
             operations=operations,
             padded_experts=padded,
+            reduces_in_host=self.reduces_in_host,
         )
 
     def on(self, version: str, chip: Chip | None) -> Stack:

@@ -143,6 +143,7 @@ class TrainingStack(CatalogueObject):
         trained: Models that its authors trained with it.
         stated: Names of numbers that its authors state, which no fit changes.
         is_default: Whether it is taken where no stack is named; true for one.
+        is_rl_default: Whether it is taken instead in steps of reinforcement learning; true for one.
         default_on: Families of chip generations on which it is taken instead.
         stands_for: Cases of other names, versions or chips that it describes.
         own: Numbers that are fitted for it alone.
@@ -196,6 +197,7 @@ class TrainingStack(CatalogueObject):
     trained: tuple[Text, ...] = ()
     stated: tuple[Text, ...] = ()
     is_default: bool = False
+    is_rl_default: bool = False
     default_on: tuple[Text, ...] = ()
     stands_for: tuple[StandsForRecord, ...] = ()
     own: tuple[OwnNumberRecord, ...] = ()
@@ -283,11 +285,16 @@ def training_stack(name: str = "") -> TrainingStack:
         raise UnknownNameError(what="stack", given=name, allowed=allowed, nearest=near) from error
 
 
-def default_training_stack(generation: str = "") -> str:
-    """Name of the stack that is taken where none is named, on chips of a generation."""
+def default_training_stack(generation: str = "", *, rl: bool = False) -> str:
+    """Name of the stack that is taken where none is named, on chips of a generation.
+
+    Args:
+        rl: whether in steps of reinforcement learning.
+    """
     stacks = [training_stack(name) for name in names("training_stacks")]
     on = [stack for stack in stacks if generation.split("-")[0] in stack.default_on]
-    return (on or [stack for stack in stacks if stack.is_default])[0].name
+    usual = [stack for stack in stacks if (stack.is_rl_default if rl else stack.is_default)]
+    return (on or usual)[0].name
 
 
 def stack_that_trained(model: str) -> str:

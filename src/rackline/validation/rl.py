@@ -146,14 +146,20 @@ def _degrees(case: Case, key: str, chips: int, named: Sequence[str]) -> tuple[di
     return parts, dp
 
 
-PROMPT_LEN = 150.0
-"""Tokens of a problem of OpenMathInstruct-2 in its prompt (assumed; tables state prompt and answer together)."""
+PROMPT_LEN = 112.0
+"""Tokens of a problem of OpenMathInstruct-2 in its prompt: what published tokens a second hold beyond the mean answers,
+the median of 26 rows. Tables state answers alone (github.com/NVIDIA-NeMo/RL, v0.6.0, nemo_rl/experience/rollouts.py,
+`mean_total_tokens_per_sample`), throughput counts prompts as well (nemo_rl/algorithms/utils.py,
+`print_performance_metrics`)."""
 SPREAD = 0.6
 """Standard deviation of the answer lengths over their mean (assumed; tables state mean and cut)."""
 MEMORY_FRACTION, ALONE_MEMORY_FRACTION = 0.6, 0.8
 """vllm_cfg.gpu_memory_utilization of the configurations that the recipes build on, and of recipes whose engines have
 chips of their own (github.com/NVIDIA-NeMo/RL, v0.6.0, examples/configs/grpo_math_1B.yaml and recipes/llm/performance,
 read 2026-11-25)."""
+LOG_PROB_BATCH = 4
+"""policy.logprob_batch_size where a recipe states none (v0.4.0 and v0.5.0, examples/configs/grpo_math_1B.yaml; those of
+v0.6.0 state it)."""
 _ENGINES: dict[tuple[int, ...], str] = {
     (0, 3): "vllm=0.9.0",
     (0, 4): "vllm=0.10.0",
@@ -181,7 +187,6 @@ def step_data(row: TableRow, case_id: str) -> dict[str, object]:
     tp, cp, ep, pp = _recipe_degrees(row)
     lag = re.match(r"(\d+)-step", row["mode"])
     alone = row["colocated"] == "no"
-    total, longest = number(row, "mean_seq_len"), number(row, "max_seq_len")
     data: dict[str, object] = {
         "id": case_id,
         "kind": "rl-step",
@@ -198,14 +203,14 @@ def step_data(row: TableRow, case_id: str) -> dict[str, object]:
         "generations": whole(row, "gens_per_prompt"),
         "trained": whole(row, "samples_per_step"),
         "input_len": PROMPT_LEN,
-        "output_len": total - PROMPT_LEN,
-        "longest": longest - PROMPT_LEN,
+        "output_len": number(row, "mean_seq_len"),
+        "longest": number(row, "max_seq_len") - PROMPT_LEN,
         "output_spread": SPREAD,
         "memory_fraction": ALONE_MEMORY_FRACTION if alone else MEMORY_FRACTION,
         "layout": {"tp": tp, "cp": cp, "ep": ep, "pp": pp},
         "gen_layout": {"tp": whole(row, "gen_tp"), "pp": whole(row, "gen_pp", 1)},
         "micro_batch": whole(row, "train_micro_batch", 1),
-        "log_prob_batch": whole(row, "logprob_batch", 1),
+        "log_prob_batch": whole(row, "logprob_batch", LOG_PROB_BATCH),
         "train_batch": whole(row, "train_global_batch" if row["train_global_batch"] else "samples_per_step"),
         "recompute": "full" if row["act_ckpt"] == "True" else "none",
         "source": row["source"],

@@ -147,7 +147,7 @@ _RARE = (
     "stated",
 )
 """Properties that a file states only if they differ from the defaults."""
-_DESCRIBES = ("is_default", "default_on", "stands_for", "own")
+_DESCRIBES = ("is_default", "is_rl_default", "default_on", "stands_for", "own")
 """Fields that describe the record itself and are not fitted."""
 _HABITS = (
     "name",
