@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import gqa_model, model
-from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, windowed_pairs
+from rackline.arch import CompressedAttention, GroupedQueryAttention, MultiHeadLatentAttention, windowed_pairs
 
 GQA = GroupedQueryAttention(num_q_heads=64, num_kv_heads=8, head_dim=128)
 WINDOW = GroupedQueryAttention(num_q_heads=64, num_kv_heads=8, head_dim=64, window=128)
@@ -132,3 +132,9 @@ def test_layers_alternate_by_pattern() -> None:
     }
     groups = gqa_model(num_layers=8, attention=attention).layer_groups
     assert [(g.attention.kind, g.count) for g in groups] == [("window_16", 6), ("full", 2)]
+
+
+def test_compressed_attention_has_a_window() -> None:
+    """All kinds have one, None by default: this kind asks for it."""
+    with pytest.raises(TypeError, match="window"):
+        CompressedAttention(num_q_heads=8, head_dim=8, q_lora_rank=4, o_groups=2, o_lora_rank=4)  # pyright: ignore

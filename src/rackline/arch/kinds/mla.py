@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -278,7 +278,7 @@ class CompressedAttention(Attention):
     q_lora_rank: int
     o_groups: int
     o_lora_rank: int
-    window: int
+    window: int = field()  # without it the default would be that of all kinds, None
     ratio: int = 0
     top_k: int = 0
     index_heads: int = 0
