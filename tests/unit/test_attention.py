@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from helpers import gqa_model, model
-from rackline.arch import CompressedAttention, GroupedQueryAttention, MultiHeadLatentAttention, windowed_pairs
+from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, windowed_pairs
+from rackline.arch.kinds.mla import CompressedAttention
 
 GQA = GroupedQueryAttention(num_q_heads=64, num_kv_heads=8, head_dim=128)
 WINDOW = GroupedQueryAttention(num_q_heads=64, num_kv_heads=8, head_dim=64, window=128)
