@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("answers_once")
 
 HEADLINE = ["plan", "deepseek-v3", "--on", "gb200-nvl72", "--input", "4k", "--output", "1k"]
 LIMITS = ["--tpot", "30ms", "--ttft", "2s"]
+ONE_STACK = ["--calibration", "vllm"]  # where nothing is asked of stacks; by default all are searched
 COMMAND = Path(sys.executable).with_name("rackline")
 MOST_MODULES = 350  # 253 are loaded for the help
 
@@ -123,6 +124,7 @@ def test_headline_plan_for_people(
 
 def test_set_changes_the_chip_and_price_changes_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
     base = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "2", "--input", "1k", "--output", "50"]
+    base += ONE_STACK
     plain = call_json(capsys, *base, "--price", "2")["best"]
     dearer = call_json(capsys, *base, "--price", "4")["best"]
     faster = call_json(capsys, *base, "--price", "2", "--set", "hbm_bytes_per_s=20TB/s")["best"]
@@ -131,13 +133,12 @@ def test_set_changes_the_chip_and_price_changes_the_cost(capsys: pytest.CaptureF
 
 
 def test_layout_fixes_the_parts_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    data = call_json(
-        capsys, "plan", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--output", "50", "--layout", "tp=4"
-    )
+    base = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--output", "50", *ONE_STACK]
+    data = call_json(capsys, *base, "--layout", "tp=4")
     assert data["best"]["layout"]["tp"] == 4
     assert len(data["pareto"]) > 1
     assert {point["layout"]["tp"] for point in data["pareto"]} == {4}
-    free = call_json(capsys, "plan", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--output", "50")
+    free = call_json(capsys, *base)
     assert len({point["layout"]["tp"] for point in free["pareto"]}) > 1
     assert data["candidates_evaluated"] < free["candidates_evaluated"]
 
@@ -182,7 +183,7 @@ def test_aggregate_model_has_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plot_is_written(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / f"front.{ending}"
     base = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--input", "1k", "--output", "200", "--tpot", "20ms"]
-    call(capsys, *base, "--plot", str(file))
+    call(capsys, *base, *ONE_STACK, "--plot", str(file))
     text = file.read_text(encoding="utf-8")
     if ending == "svg":
         root = ElementTree.fromstring(text)

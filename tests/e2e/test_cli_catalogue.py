@@ -99,6 +99,8 @@ def test_compare_plans_deployments(capsys: pytest.CaptureFixture[str]) -> None:
         "200",
         "--tpot",
         "20ms",
+        "--calibration",
+        "vllm",
     )
     assert data["kind"] == "deployments"
     assert all(side["values"]["tpot_s"] <= 0.02 for side in data["sides"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
 from typing import Any, Literal, NamedTuple, overload
@@ -206,11 +206,12 @@ class Requests:
         found: dict[str, Any] = {name: getattr(self, name)[keep] for name in names}
         for name in _HASHES:
             rows: Sequence[Sequence[int]] | None = getattr(self, name)
-            found[name] = None if rows is None else list(compress(rows, keep))
             if isinstance(rows, BlockHashes):
                 found[name] = rows.pick(keep)
             elif isinstance(rows, BlockRuns):
                 found[name] = rows.take(np.flatnonzero(keep))
+            else:
+                found[name] = None if rows is None else list(compress(rows, keep))
         place = np.cumsum(keep) - 1
         if self.after is not None:
             found["after"] = np.where(found["after"] < 0, -1, place[found["after"]])
@@ -438,6 +439,12 @@ class BlockRuns(Sequence[Any]):
         pairs: Any = zip(self.first[runs].tolist(), self.length[runs].tolist(), strict=True)
         parts: list[Array] = [np.arange(one, one + more) for one, more in pairs]
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+    def runs(self) -> Iterator[list[tuple[int, int]]]:
+        """Of each request its runs, each from its first number to before the second."""
+        pairs = list(zip(self.first.tolist(), (self.first + self.length).tolist(), strict=True))
+        ends: list[int] = self.ends.tolist()
+        return (pairs[start:end] for start, end in zip([0, *ends], ends, strict=False))
 
     @property
     def size(self) -> int:

@@ -172,15 +172,19 @@ def unlimited_hit_share(requests: Requests) -> float | None:
     found = 0
     if isinstance(requests.hashes, BlockRuns):
         answers = more if isinstance(more, BlockRuns) else None
-        there = np.zeros(max(requests.hashes.size, answers.size if answers else 0), dtype=bool)
+        there = bytearray(max(requests.hashes.size, answers.size if answers else 0))  # 1 where a block has been seen
+        prompts = list(requests.hashes.runs())
+        after = None if answers is None else list(answers.runs())
         for index in order:
-            blocks = requests.hashes[index]
-            known = there[blocks]
-            hit = len(known) if known.all() else int(np.argmin(known))
+            hit = 0
+            for first, end in prompts[index]:
+                missing = there.find(0, first, end)
+                hit += (end if missing < 0 else missing) - first
+                if missing >= 0:
+                    break
             found += min(hit * unit, lengths[index])
-            there[blocks] = True
-            if answers is not None:
-                there[answers[index]] = True
+            for first, end in (*prompts[index], *(after[index] if after is not None else ())):
+                there[first:end] = b"\1" * (end - first)
         return found / int(requests.input_len.sum())
     seen: set[int] = set()
     for index in order:
