@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from rackline import arch
 from rackline.errors import RacklineError
 from rackline.hardware import cluster
 from rackline.report.memory_report import memory_over_time, stages_sheet
+from rackline.report.wording import written
 from rackline.search.train import TrainPlan, stages_of
 from rackline.training.contexts import METHODS, context_method, heads_exchanged
 from rackline.training.reliability import (
     CHECKPOINT_BYTES_PER_PARAM,
+    STRAGGLING,
     Operations,
     checkpoint_interval,
     lost_share,
@@ -25,6 +28,7 @@ from rackline.training.reliability import (
     seconds_between_failures,
     slowest_over_mean,
     spares_needed,
+    straggling_quantile,
 )
 from rackline.training.runs import TrainLayout
 from rackline.training.stack import training_stack, with_context
@@ -116,6 +120,42 @@ def test_the_slowest_of_many_ranks_is_the_mean_of_a_largest_draw() -> None:
     slow = reliability(70e9, 1024, operations=Operations(slow_node=149 / 140))
     # BLOOM: one slow node took the whole job from 149 to 140 TFLOP/s (ml-engineering)
     assert slow.goodput / reliability(70e9, 1024).goodput == pytest.approx(140 / 149)
+
+
+def test_runs_straggle_as_published() -> None:
+    """Three quantiles are fitted; the share of all chip-hours that is lost, 10.4 %, and the mean slowdown of the runs
+    above 1.1, 1.28, are in the source beside them (arXiv:2505.05713, sections 4.1 and 5.1)."""
+    for share, slowdown in STRAGGLING:
+        assert float(straggling_quantile(share)) == pytest.approx(slowdown, rel=0.02)
+    found = np.asarray(straggling_quantile((np.arange(100_000) + 0.5) / 100_000))
+    assert np.mean(1.0 - 1.0 / found) == pytest.approx(0.104, abs=0.003)
+    assert np.mean(found[found > 1.1]) == pytest.approx(1.28, rel=0.05)
+
+
+def test_a_plan_says_how_much_longer_slow_ranks_make_it() -> None:
+    asked: dict[str, Any] = {"on": "dgx-h100", "tokens": "1T", "global_batch": "4Mi", "layout": "tp=2,pp=1,cp=1"}
+    tuned, published, small = (
+        rl.train("llama-3.1-8b", **asked, chips=chips, pace=pace).result
+        for chips, pace in ((256, "tuned"), (256, "published"), (64, "tuned"))
+    )
+    for one in tuned.stragglers:
+        assert one.slowdown == pytest.approx(float(straggling_quantile(one.share)))
+        assert one.days == pytest.approx(one.slowdown * tuned.best[0].days)
+        assert one.usd == pytest.approx(one.slowdown * tuned.best[0].usd)
+    middle, *_, worst = published.stragglers
+    assert (middle.share, middle.slowdown, worst.share) == (0.5, 1.0, 0.99)
+    assert worst.step_s == pytest.approx(published.best[0].step_s * 1.80 / 1.08, rel=0.01)
+    assert small.stragglers == ()
+
+
+def test_a_slow_host_costs_the_time_of_all() -> None:
+    asked: dict[str, Any] = {"on": "dgx-h100", "chips": 256, "tokens": "1T", "global_batch": "4Mi", "pace": "tuned"}
+    well, slow = (rl.train("llama-3.1-8b", **asked, slow_node=factor) for factor in ("1", "1.25"))
+    days = slow.result.best[0].days
+    assert days == pytest.approx(1.25 * well.result.best[0].days)
+    words = " ".join(slow._repr_html_().split())
+    assert f"takes 1.25 times as long, which costs {written(0.2 * days)} days and $" in words
+    assert "times as long, which costs" not in " ".join(well._repr_html_().split())
 
 
 @pytest.fixture(scope="module")

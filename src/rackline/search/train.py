@@ -20,7 +20,13 @@ from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
 from rackline.training.memory import train_memory
 from rackline.training.practice import Practice
-from rackline.training.reliability import Operations, Reliability, reliability
+from rackline.training.reliability import (
+    STRAGGLING_CHIPS,
+    Operations,
+    Reliability,
+    reliability,
+    straggling_quantile,
+)
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout
 from rackline.training.schedules import Durations, Timeline, schedule
 from rackline.training.stage_memory import StageMemory, held_at_once, stage_memory
@@ -28,6 +34,7 @@ from rackline.training.step import hop_seconds
 from rackline.training.system import MicroBatch, TrainingSystem
 
 MOST_MICRO_BATCHES = 4  # per stage that a timeline shows; the middle of a longer step repeats itself
+STRAGGLING_SHARES = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +129,26 @@ class TrainCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Straggling:
+    """A run as long as a share of published runs at most are by their slow ranks.
+
+    Args:
+        share: of runs [1].
+        slowdown: over the run of the plan [1].
+        step_s: of a step [s].
+        days, usd: of the whole run; None where they are of the plan.
+    """
+
+    json_keys: ClassVar = ("share", "slowdown", "step_s", "days", "usd")
+
+    share: float
+    slowdown: float
+    step_s: float
+    days: float | None
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
     """The answer of a search.
 
@@ -156,6 +183,7 @@ class TrainPlan:
         "others",
         "stages",
         "reliability",
+        "stragglers",
         "reason",
         "nearest",
         "practice",
@@ -179,6 +207,27 @@ class TrainPlan:
     def stages(self) -> tuple[StageMemory, ...]:
         """Memory of each stage of the fastest run, by part at its fullest moment."""
         return stages_of(self, self.best[0]) if self.best else ()
+
+    @property
+    def stragglers(self) -> tuple[Straggling, ...]:
+        """The fastest run as the median of published runs, nine of ten and ninety-nine of a hundred go with slow ranks.
+
+        At the pace of published runs it is the median one already. Nothing is known of runs on fewer chips than those.
+        """
+        if not self.best or self.system.cluster.num_chips < STRAGGLING_CHIPS:
+            return ()
+        one, within = self.best[0], 1.0 if self.practice is None else float(straggling_quantile(0.5))
+        return tuple(
+            Straggling(
+                share=share,
+                slowdown=slowdown,
+                step_s=slowdown * one.step_s,
+                days=one.days and slowdown * one.days,
+                usd=one.usd and slowdown * one.usd,
+            )
+            for share in STRAGGLING_SHARES
+            for slowdown in [float(straggling_quantile(share)) / within]
+        )
 
     @property
     def others(self) -> tuple[TrainCandidate, ...]:
