@@ -44,7 +44,7 @@ from rackline.report.simulate_figures import (
     tails_figure,
     timeline_figure,
 )
-from rackline.report.train_report import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
+from rackline.report.train_report import mfu_figure, pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
 from rackline.search import Plan
 from rackline.search.plan import WhatIfPoint
@@ -230,6 +230,7 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "pipeline of a plan": lambda: pipeline_of_plan(a_train_plan()),
     "memory over a step": lambda: memory_over_time(a_train_plan()),
     "step": lambda: step_figure(a_train_plan()),
+    "missing MFU": lambda: mfu_figure(a_train_plan()),
     "memory of training": lambda: train_memory_figure(a_train_plan()),
     "roofline": lambda: roofline_figure(explained()),
     "waterfall": lambda: waterfall_figure(explained()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tomllib
 from dataclasses import replace
 from functools import partial
@@ -456,3 +457,33 @@ def test_passes_that_are_not_fitted_stay_inside_of_those_that_are() -> None:
             if work.prompt_tokens:
                 prompts = [one.prompt_tokens for one in fitted if one.prompt_tokens]
                 assert min(prompts) <= work.prompt_tokens <= max(prompts)
+
+
+def test_llama_cpp_serves_prompts_beside_decodes_until_all_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three requests in two slots, four tokens a pass and a second a token, by hand."""
+    pytest.importorskip("gguf")
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "src" / "rackline" / "lab" / "workers")
+    kind, passes = importlib.import_module("run_llama_cpp").LlamaCpp, list[list[tuple[int, int, bool]]]()
+
+    class Counted(kind):
+        def __init__(self) -> None:
+            self.s, self.slots, self.served, self.budget, self.lengths = 0.0, 2, 2, 4, [0, 0]
+            self.clock = SimpleNamespace(now=lambda: self.s, wait_until=lambda at: setattr(self, "s", at))
+
+        def _decode(self, tokens: list[tuple[int, int, bool]]) -> float:
+            passes.append(tokens)
+            self.s += len(tokens)
+            return float(len(tokens))
+
+        def _cut(self, sequence: int, length: int) -> None:
+            self.lengths[sequence] = length
+
+    assert Counted().serve([0.0, 0.0, 100.0], [3, 3, 2], [2, 1, 1]) == {
+        "ttft_s": [4.0, 7.0, 2.0],
+        "e2e_s": [7.0, 7.0, 2.0],
+    }
+    assert [[(slot, place) for slot, place, _ in one] for one in passes] == [
+        [(0, 0), (0, 1), (0, 2), (1, 0)],
+        [(0, 3), (1, 1), (1, 2)],
+        [(0, 0), (0, 1)],
+    ]

@@ -22,7 +22,7 @@ from rackline.parallel import SERVER, Deployment
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.pricing import envelope
-from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
+from rackline.report.axes import Kind, Measure, colour, linear_axis, linear_ticks, log_axis, log_ticks, text_of
 from rackline.report.figure import (
     DARK,
     ENDINGS,
@@ -94,6 +94,24 @@ def test_svg_is_well_formed_and_draws_nothing_outside(name: str, look: ThemeName
     assert "NaN" not in text
     assert "undefined" not in text
     assert ">null<" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_on_an_axis_have_room_for_their_line(name: str) -> None:
+    figure = made.figure(name)
+    values = [row for part in parts(figure.spec) if isinstance(part.get("values"), list) for row in part["values"]]
+    for part in parts(figure.spec):
+        y = part.get("y")
+        if isinstance(y, dict) and y.get("type") == "nominal":
+            names = {row[y["field"]] for row in values if isinstance(row, dict) and y["field"] in row}
+            assert figure.height >= 16 * len(names)
+
+
+def test_a_legend_has_as_many_columns_as_its_names_leave_room_for() -> None:
+    legends = [colour([letter * 60 for letter in "ab"], width=640), colour(["one", "two", "three"], width=640)]
+    assert [one["legend"]["columns"] for one in legends] == [1, 3]
+    pairs = colour([letter * 40 for letter in "abcd"], width=640)
+    assert pairs["legend"]["columns"] == 2, "40 letters of some 6.6 pixels and a mark"
 
 
 def test_front_has_the_numbers_of_the_plan() -> None:
@@ -181,6 +199,16 @@ def test_sizes_of_one_loss_reach_it() -> None:
     split = [row for row in rows(made.figure("lifetime")) if row["series"] != "whole life"]
     for size, flop in whole.items():
         assert sum(row["flop"] for row in split if row["active_params"] == size) == pytest.approx(flop)
+
+
+def test_the_rule_of_thumb_is_20_tokens_per_parameter_across_the_map() -> None:
+    rule = next(
+        layer["data"]["values"]
+        for layer in made.figure("quality").spec["layer"]
+        if layer["mark"].get("style") == "reference"
+    )
+    assert [row["tokens"] for row in rule] == pytest.approx([20.0 * row["active_params"] for row in rule])
+    assert rule[0]["active_params"] < min(row["active_params"] for row in rows(made.figure("quality")))
 
 
 def test_pipeline_has_a_box_for_every_slot() -> None:
@@ -311,6 +339,17 @@ def test_bars_of_a_step_add_up_to_it() -> None:
     assert sum(row["seconds"] for row in found) == pytest.approx(best.step_s, rel=0.02)
     held = [row for row in rows(made.figure("memory of training")) if row["name"] == name]
     assert sum(row["held_bytes"] for row in held) == pytest.approx(best.memory["total_bytes"])
+
+
+def test_losses_lead_from_the_peak_down_to_the_mfu_the_largest_first() -> None:
+    best, figure = made.a_train_plan().best[0], made.figure("missing MFU")
+    losses, (peak, reached) = rows(figure), figure.spec["layer"][1]["data"]["values"]
+    assert (peak["to"], reached["to"]) == (1.0, pytest.approx(best.mfu_causal))
+    assert [row["to"] for row in losses] == pytest.approx([1.0, *(row["from"] for row in losses[:-1])])
+    assert losses[-1]["from"] == pytest.approx(reached["to"])
+    sizes = [row["share"] for row in losses if row["part"] != "smaller parts"]
+    assert len(sizes) > 2
+    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_comparison_has_each_ratio_to_the_first() -> None:
@@ -553,8 +592,8 @@ def oklab(colour: str, vision: np.ndarray) -> np.ndarray:
 def test_colours_are_seen_and_told_apart_whatever_the_vision(look: Theme) -> None:
     assert contrast(look.ink, look.background) >= 12.0
     assert contrast(look.muted, look.background) >= 4.5, "text in the muted colour is read"
-    for colour in look.category:
-        assert contrast(colour, look.background) >= 3.0, colour
+    for shade in look.category:
+        assert contrast(shade, look.background) >= 3.0, shade
     for vision, matrix in _VISION.items():
         for one, other in combinations(look.category, 2):
             distance = float(np.linalg.norm(oklab(one, matrix) - oklab(other, matrix)))

@@ -101,13 +101,21 @@ def test_questions_of_many_kinds_have_answers_of_many_kinds() -> None:
 def test_it_says_what_to_run_what_it_gives_and_costs_what_limits_it_and_what_is_second() -> None:
     text, best = printed("pools", 100), answer("pools").best
     assert best is not None
+    assert best.prefill_pool is not None
+    assert best.decode_pool is not None
+    used = f"{best.decode_pool.num_chips} decode + {best.prefill_pool.num_chips} prefill of 8"
     flat = " ".join(text.split())
     for part in (
-        "llama-3.1-70b on dgx-h100", f"{best.requests_per_s:.3g}", "limit", "p99", "8 paid",
+        "llama-3.1-70b on dgx-h100", f"{best.requests_per_s:.3g}", "limit", "p99", used, "8 paid",
         "reserved for three years", "an hour", "limits", "waits for", "memory of the fullest chip", "second",
         "one engine for both", "next", "--full", "launch rules of",
     ):  # fmt: skip
         assert part in flat, part
+
+
+@pytest.mark.parametrize(("name", "named"), [("pools", True), ("long prompts", False)])
+def test_a_prefill_pass_is_named_where_chips_only_prefill(name: str, named: bool) -> None:
+    assert ("a prefill pass" in " ".join(printed(name, 160).split())) == named
 
 
 def test_without_a_price_nothing_is_in_dollars() -> None:

@@ -47,10 +47,13 @@ def test_rows_and_reasons(tmp_path: Path) -> None:
 def test_parts_stand_beside_their_prediction(tmp_path: Path) -> None:
     path = tmp_path / "parts.csv"
     path.write_text(f"{HEAD}\n{ROWS[0]}\n")
-    board = rl.validate(str(path)).result.board
+    answer = rl.validate(str(path))
+    board = answer.result.board
     predicted = {score.metric: score.predicted for score in board.scores}
     assert predicted["rollouts_s"] + predicted["updates_s"] < predicted["rl_step_s"]
     assert predicted["old_log_probs_s"] == predicted["reference_log_probs_s"] > 0.0
+    named = answer.tables()["parts"]["case"]
+    assert [bool(name) for name in named] == [True, *[False] * (len(board.scores) - 1)], "the case stands once"
 
 
 @pytest.mark.skipif(not TABLE.is_file(), reason="needs ../shared/measured/post_training")

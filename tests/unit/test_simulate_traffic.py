@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rackline.api.simulate_options import SimulateQuestion
+from rackline.api.traffic import requests_of
 from rackline.errors import InputError
 from rackline.plain import plain
 from rackline.search.rate_capacity import rate_capacity
@@ -243,6 +245,11 @@ def test_bursts_and_days_keep_the_mean_rate() -> None:
     phase = day % 1000.0
     assert np.mean((phase > 250) & (phase < 750)) > 0.7
     assert len(day) / day[-1] == pytest.approx(4.0, rel=0.05)
+
+
+def test_requests_at_equal_distances_can_be_asked_for() -> None:
+    asked = SimulateQuestion("llama-3.1-8b", on="dgx-h100", rate="5", input=100, output=10, requests=40, arrival_cv=0)
+    assert np.diff(requests_of(asked).arrival_s) == pytest.approx(0.2)
 
 
 def test_conversations_find_what_was_said_before() -> None:

@@ -122,6 +122,11 @@ def test_screens_of_the_helps_examples() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_an_answer_says_in_short_what_was_found() -> None:
+    empty = [name for name, one in answers().items() if not re.fullmatch(r"<[\w-]+: \S[\s\S]*>", repr(one))]
+    assert not empty, empty
+
+
 @pytest.mark.parametrize("verb", ["validate", "calibrate", "encode", "ask"])
 def test_screens_of_examples_that_read_files(verb: str, tmp_path: Path) -> None:
     wrong = checked(verb, read(verb, tmp_path))
@@ -195,6 +200,8 @@ def test_a_band_marks_prediction_and_limit() -> None:
     assert styles == {"━": "red"}, "beyond the limit"
     assert band_bar(1.0, 1.0, 1.0, width=5).plain == "    ●"
     assert band_bar(0.0, 0.0, 0.0, width=3).plain == "●  "
+    assert band_bar(2.0, 4.0, 3.0, width=5).plain == "  ━━●", "a prediction above its band is where it is"
+    assert band_bar(1.0, None, 2.0, 4.0, width=5).plain == " ━━ ┃", "a part of a whole has no value inside"
 
 
 def test_prose_parts_neither_a_number_from_its_unit_nor_a_layout_within_a_part() -> None:

@@ -197,6 +197,14 @@ def test_summaries_of_a_refit(left_out: Refit) -> None:
     assert f"| {left_out.folds[0].left_out} | 16 |" in refit_markdown(left_out)
 
 
+def test_first_tokens_where_the_cache_fits_stand_once_below_all(left_out: Refit) -> None:
+    assert "KV fits" not in refit_markdown(left_out)
+    waits = replace(left_out.whole, memory_bound=(left_out.board.scores[0].case_id,))
+    rows = [row.split(" | ")[0] for row in refit_markdown(replace(left_out, whole=waits)).splitlines()]
+    assert [row for row in rows if "KV fits" in row] == ["| ttft_s, KV fits"]
+    assert rows[rows.index("| ttft_s, KV fits") - 1] == "| ttft_s"
+
+
 def test_a_case_that_waits_for_memory_is_named(planted: list[Case]) -> None:
     big = cases_of([line("llama-3.1-70b", "vllm", 2, 4000, 8000)])
     ready = prepare([*planted, *big])

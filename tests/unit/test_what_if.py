@@ -100,5 +100,6 @@ def test_one_engine_and_two_pools_have_a_column_each(
     assert run(words) == 0
     shown = capsys.readouterr().out
     assert "one engine  two pools" in shown
+    assert "were another: $/Mtok of one engine and of two pools" in " ".join(shown.split())
     ends = [points[-1][kind][cost] / points[0][kind][cost] for kind in ("aggregated", "pools")]
     assert f"one engine {ends[0]:.3g} times the cost, two pools {ends[1]:.3g} times" in " ".join(shown.split())
