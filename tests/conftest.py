@@ -156,7 +156,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave parts out that are named; files with slow tests go first, so that no worker ends long after the others."""
+    """Leave parts out that are named; the longest files and those with slow tests go first, so that no worker ends long
+    after the others."""
     left_out = set(config.getoption("--skip-parts").split(","))
     for item in items:
         for mark in item.iter_markers("part"):
@@ -164,7 +165,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 why = f"{mark.args[0]}: all that it depends on is unchanged since the last full run"
                 item.add_marker(pytest.mark.skip(reason=why))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    longest = {config.rootpath / f"tests/{name}.py" for name in _LONGEST}
+    items.sort(key=lambda item: (item.path not in longest, item.path not in slow))
+
+
+# Files that take a worker a minute or more, and begin before all others.
+_LONGEST = (
+    "validation/test_op_bars",
+    "unit/test_diagnosis",
+    "e2e/test_agreement",
+    "web/test_page_decision",
+    "docs/test_site",
+)
 
 
 # Files whose tests share nothing that takes long: each test goes to the worker that is free.
@@ -177,9 +189,11 @@ _SPREAD = frozenset(
         "docs/test_stored_figures",
         "docs/test_tutorials",
         "e2e/test_acceptance",
+        "e2e/test_doors",
         "golden/test_open_loop",
         "lab/test_experiments_run",
         "lab/test_mechanisms",
+        "unit/test_diagnosis",
     )
 )
 

@@ -46,6 +46,7 @@ class Part:
     outline: bool = False
 
 
+TYPES = "types"  # pyright over src, which no test runs
 PARTS = {
     "bars": Part(files=(DATA, "../shared/measured/ops/*.csv", "bench/fill_docs.py")),
     "lab": Part(files=(DATA, "src/rackline/lab/**/*.*")),
@@ -59,6 +60,7 @@ PARTS = {
         ),
         outline=True,
     ),
+    TYPES: Part(files=("src/**/*.py",)),
 }
 
 

@@ -16,7 +16,12 @@ ROOT = parts.ROOT
 def test_every_part_has_tests_and_every_mark_is_a_part() -> None:
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     marks = {name for text in texts for name in re.findall(r'mark\.part\("([\w-]+)"\)', text)}
-    assert marks == set(parts.PARTS)
+    assert marks == parts.PARTS.keys() - {parts.TYPES}
+
+
+def test_types_depend_on_all_modules_and_no_test() -> None:
+    found = {path for path in parts.sources(parts.TYPES) if path.suffix == ".py"}
+    assert found - {ROOT / name for name in parts.ALWAYS} == {*(ROOT / "src").rglob("*.py")}
 
 
 @pytest.mark.parametrize(

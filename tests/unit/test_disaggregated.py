@@ -206,7 +206,7 @@ class TestWaiting:
         for _ in range(60):
             each, peers = int(rng.choice([1, 2, 3, 4, 8, 16])), int(rng.choice([1, 1, 2, 4, 8]))
             in_turn = int(rng.choice([1, 2, 3, 6, 12]))
-            if each * peers * in_turn > 200:
+            if each * peers * in_turn > 100:
                 continue
             one, seconds = passes(each, peers, float(rng.choice([0.02, 0.1, 0.3, 0.6])))
             for load in (0.1, 0.3, 0.6, 0.8, 0.9, 0.95):

@@ -62,6 +62,24 @@ class StepFunction:
         return self.call(*(features.get(name, 0.0) for name in self.parameters))
 
 
+def parameters_of(times: TimeTable, load: object | None) -> tuple[str, ...]:
+    """Features that the function of a table takes, in order.
+
+    Args:
+        load: of experts, that the function looks up by itself; None without.
+
+    Raises:
+        InputError: a table of several layouts.
+    """
+    if times.num_layouts is not None:
+        raise InputError(
+            what="table", given=f"{times.num_layouts} layouts", allowed="one layout; use table.layout(index)"
+        )
+    derived = {EXPERT_TOKENS, EXPERTS_TOUCHED} if load is not None else set[str]()
+    inputs = [name for name in times.feature_names if name != ONE and name not in derived]
+    return (*inputs, *([GROUP_TOKENS] if load is not None and GROUP_TOKENS not in inputs else []))
+
+
 def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFunction:
     """One scalar function of the features of a table, for simulators.
 
@@ -73,14 +91,7 @@ def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFun
         InputError: a table of several layouts.
     """
     times, load = table.time_table(policy), table.experts
-    if times.num_layouts is not None:
-        raise InputError(
-            what="table", given=f"{times.num_layouts} layouts", allowed="one layout; use table.layout(index)"
-        )
-    derived = {EXPERT_TOKENS, EXPERTS_TOUCHED} if load is not None else set[str]()
-    inputs = [name for name in times.feature_names if name != ONE and name not in derived]
-    if load is not None and GROUP_TOKENS not in inputs:
-        inputs.append(GROUP_TOKENS)
+    inputs = parameters_of(times, load)
     variables = {name: variable(name) for name in times.feature_names} | {name: variable(name) for name in inputs}
     lines = [f"def step_s({', '.join(f'{variables[name]}=0.0' for name in inputs)}):"]
     tables: dict[str, list[float]] = {}
@@ -97,7 +108,7 @@ def compile_table(table: PassTable, policy: StepPolicy | None = None) -> StepFun
     exec(code, scope)
     exec(code, arrays)
     return StepFunction(
-        parameters=tuple(inputs),
+        parameters=inputs,
         source=source,
         tables=tables,
         call=scope["step_s"],

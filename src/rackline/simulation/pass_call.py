@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from rackline.passes import features as f
 from rackline.passes.features import BlockwiseLaw, ReadLaw
-from rackline.passes.javascript import compile_table
+from rackline.passes.javascript import compile_table, parameters_of
 from rackline.serving.steady import Engine
 
 
@@ -48,18 +49,35 @@ class Kind:
     causal: bool  # whether each token of a chunk attends to all tokens before it
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Table:
-    """One compiled pass table, called with the features of a rank."""
+    """One pass table, called with the features of a rank; compiled for the first call, which the loop in C never does.
 
-    call: Callable[..., float]
-    call_arrays: Callable[..., Any]
+    Args:
+        made: compiles it: the function of numbers, and that of arrays.
+    """
+
+    made: Callable[[], tuple[Callable[..., float], Callable[..., Any]]]
     order: tuple[str, ...]
     kinds: tuple[Kind, ...]
     kv_rows: tuple[KvRow, ...]
     stage_imbalance: float
     skew_s: float
     places: PromptPlaces
+
+    @cached_property
+    def _calls(self) -> tuple[Callable[..., float], Callable[..., Any]]:
+        return self.made()
+
+    @cached_property
+    def call(self) -> Callable[..., float]:
+        """Of numbers."""
+        return self._calls[0]
+
+    @cached_property
+    def call_arrays(self) -> Callable[..., Any]:
+        """Of arrays."""
+        return self._calls[1]
 
 
 class PromptPlaces(NamedTuple):
@@ -129,8 +147,8 @@ def compiled(
         two_batch_overlap: whether the batch runs as two halves, one computing while the other communicates.
     """
     policy = "overlap" if two_batch_overlap else None
-    step = compile_table(table, policy)
     times = table.time_table(policy)
+    order = parameters_of(times, table.experts)
     block = table.calibration.context_block
     laws = {label: law if block == 1 else BlockwiseLaw(law, block) for label, law in table.kinds.items()}
     kinds = tuple(kind_of(label, law) for label, law in laws.items())
@@ -148,18 +166,21 @@ def compiled(
             rows.append(_kv_row(named, by_label, verified))
     if several:
         rows.append(KvRow(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
-    call, call_arrays = step.call, step.call_arrays
-    if two_batch_overlap:
-        call, call_arrays = _of_two_halves(call, step.parameters), _of_two_halves(call_arrays, step.parameters)
+
+    def made() -> tuple[Callable[..., float], Callable[..., Any]]:
+        step = compile_table(table, policy)
+        if two_batch_overlap:
+            return _of_two_halves(step.call, order), _of_two_halves(step.call_arrays, order)
+        return step.call, step.call_arrays
+
     return Table(
-        call=call,
-        call_arrays=call_arrays,
-        order=step.parameters,
+        made=made,
+        order=order,
         kinds=kinds,
         kv_rows=tuple(row for row in rows if row.per_kv or row.per_longest),
         stage_imbalance=stage_imbalance,
         skew_s=float(cast("float", engine.skew_s())) if table is engine.table else 0.0,
-        places=_places(step.parameters, kinds),
+        places=_places(order, kinds),
     )
 
 
