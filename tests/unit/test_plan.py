@@ -142,6 +142,22 @@ def test_the_front_is_that_of_brute_force() -> None:
     assert np.array(found) == pytest.approx(np.array(expected), rel=1e-9)
 
 
+def test_overlap_is_planned_where_requests_arrive_at_random() -> None:
+    found = planned(
+        model("qwen3-235b-a22b"),
+        cluster("dgx-h200"),
+        WORK,
+        precisions=[types("fp8", "qwen3-235b-a22b", "dgx-h200")],
+        calibration=numbers("generic", "dgx-h200"),
+        constraints=Constraints(tpot_s=0.05, ttft_s=2.0),
+        search_space=SearchSpace(modes=SMALL_MODES[1:], layouts=[Layout(attention_dp=8, ep=8)], batches=SMALL_BATCHES),
+    )
+    assert found.aggregated is not None, found.reason
+    assert found.aggregated.sustained is not None
+    assert found.aggregated.mode.two_batch_overlap
+    assert found.aggregated.engine.sequences_per_rank >= 2
+
+
 def test_ranked_starts_with_the_best_and_keeps_the_limits() -> None:
     found = small_plan()
     assert found.ranked

@@ -231,7 +231,7 @@ def _settle(
     """
     of = tuple(cause for cause, _ in start)
     free = [index for index, cause in enumerate(of) if cause.high > cause.low]
-    share = independent / max(len(noise), 1)
+    share = independent / len(noise)
 
     def sizes(at: Array) -> tuple[float, ...]:
         places = dict(zip(free, np.clip(at[numbers.count :], 0.0, 1.0).tolist(), strict=True))
