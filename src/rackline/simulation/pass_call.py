@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple, cast
 
@@ -49,35 +48,39 @@ class Kind:
     causal: bool  # whether each token of a chunk attends to all tokens before it
 
 
-@dataclass(kw_only=True)
+_Calls = tuple[Callable[..., float], Callable[..., Any]]
+"""A table as a function of numbers, and of arrays."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Table:
-    """One pass table, called with the features of a rank; compiled for the first call, which the loop in C never does.
+    """One pass table, called with the features of a rank; compiled for its first call; the loop in C makes none."""
 
-    Args:
-        made: compiles it: the function of numbers, and that of arrays.
-    """
-
-    made: Callable[[], tuple[Callable[..., float], Callable[..., Any]]]
     order: tuple[str, ...]
     kinds: tuple[Kind, ...]
     kv_rows: tuple[KvRow, ...]
     stage_imbalance: float
     skew_s: float
     places: PromptPlaces
+    _compile: Callable[[], _Calls]
+    _calls: _Calls | None = field(init=False, default=None)
 
-    @cached_property
-    def _calls(self) -> tuple[Callable[..., float], Callable[..., Any]]:
-        return self.made()
+    @property
+    def calls(self) -> _Calls:
+        """The compiled functions."""
+        if self._calls is None:
+            self._calls = self._compile()
+        return self._calls
 
-    @cached_property
+    @property
     def call(self) -> Callable[..., float]:
-        """Of numbers."""
-        return self._calls[0]
+        """The function of numbers."""
+        return self.calls[0]
 
-    @cached_property
+    @property
     def call_arrays(self) -> Callable[..., Any]:
-        """Of arrays."""
-        return self._calls[1]
+        """The function of arrays."""
+        return self.calls[1]
 
 
 class PromptPlaces(NamedTuple):
@@ -167,14 +170,14 @@ def compiled(
     if several:
         rows.append(KvRow(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
 
-    def made() -> tuple[Callable[..., float], Callable[..., Any]]:
+    def calls() -> _Calls:
         step = compile_table(table, policy)
         if two_batch_overlap:
             return _of_two_halves(step.call, order), _of_two_halves(step.call_arrays, order)
         return step.call, step.call_arrays
 
     return Table(
-        made=made,
+        _compile=calls,
         order=order,
         kinds=kinds,
         kv_rows=tuple(row for row in rows if row.per_kv or row.per_longest),
