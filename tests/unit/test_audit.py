@@ -119,6 +119,14 @@ def test_work_beyond_the_peak_is_explained_by_the_cache_that_lifts_it() -> None:
     assert f"{1.0 - 1.0 / found.number:.0%}" in found.text
 
 
+def test_a_first_token_that_is_too_early_is_explained_by_a_cache_unless_there_is_none() -> None:
+    early = row_of(ttft_s=0.03, tpot_s=8.9e-3)
+    found = next(one for one in Auditor().audit([early])[0].findings if one.key == "spread")
+    assert found.verdict == "explained"
+    assert f"a cache that holds {1.0 - found.number:.0%} of the prompt's tokens" in found.text
+    assert keys_of(replace(early, texts={**early.texts, "prefix": "none"}))["spread"] == "implausible"
+
+
 def test_copied_rows_and_slow_machines() -> None:
     first = row_of(ttft_s=0.12345, tpot_s=8.9123e-3)
     copies = Auditor().audit([first, replace(first, values={**first.values, "concurrency": 17.0})])

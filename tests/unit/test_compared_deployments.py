@@ -17,6 +17,7 @@ from rackline.api.compare import Compared, Now, parse_now
 from rackline.api.plan import Planned
 from rackline.cli.main import run
 from rackline.errors import InputError, RacklineError
+from rackline.report.column import sheets_of
 from rackline.search import Plan
 
 ASKED = ("compare", "llama-3.1-8b@l40s-8", "--input", "1k", "--output", "200", "--tpot", "60ms", "--ttft", "2s")
@@ -66,6 +67,14 @@ def test_nothing_is_cut(more: dict[str, str]) -> None:
             *(("batch", "chips", "drawn") if width > 100 else ()),
         ):
             assert word in flat, word
+
+
+def test_both_ends_of_a_band_are_shown_or_none() -> None:
+    found = sheets_of(answered(stack="vllm,sglang").text(160))
+    sheet = next(one for one in found if one.name == "deployments")
+    shown = [{str(column.header) for column in sheet.table(width).columns} for width in range(40, 161)]
+    assert all(("low" in titles) == ("high" in titles) for titles in shown)
+    assert {"low" in titles for titles in shown} == {True, False}
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])

@@ -13,6 +13,7 @@ import rackline as rl
 from helpers import planned, system
 from rackline.hardware import billed_chips, cluster, taken_chips
 from rackline.parallel import LayoutGrid, Precision
+from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.plain import plain
 from rackline.search import PrefillPool, SearchSpace
 from rackline.search.pool_pairs import Budget, pair
@@ -73,6 +74,13 @@ def test_pools_keep_the_limits_and_add_up(rack_plan) -> None:
     # time to first token from its parts
     assert found.ttft_s >= found.ttft_alone_s >= found.transfer.seconds
     assert found.basis == "open_loop_estimate"
+
+
+def test_a_prefill_chip_holds_the_prompts_that_it_makes_and_as_many_that_it_sends(rack_plan) -> None:
+    best = rack_plan.pools
+    made = max(best.prefill_pool.mode.max_batched_tokens / WORK.input_len, 1.0)
+    one = kv_bytes_per_sequence(rack_plan.system.model, best.prefill_pool.layout, best.precision, WORK.input_len)
+    assert float(best.inside.prefill_memory.kv_cache) == pytest.approx(2.0 * made * float(one))
 
 
 def test_pools_in_plain_data(rack_plan) -> None:

@@ -19,7 +19,7 @@ from rackline.parallel import Layout
 from rackline.passes import calibration
 from rackline.plain import plain
 from rackline.report.deployments_report import decision_card
-from rackline.search import Plan, SearchSpace
+from rackline.search import Plan, PrefillPool, SearchSpace
 from rackline.serving.workload import Workload
 from rackline.system import Constraints
 
@@ -29,7 +29,9 @@ NODE = cluster("dgx-h100")
 
 
 @cache
-def of_layouts(*layouts: Layout, chips: int = 8, served: bool = False, stack: str = "auto") -> Plan:
+def of_layouts(
+    *layouts: Layout, chips: int = 8, served: bool = False, stack: str = "auto", prefill: PrefillPool | None = None
+) -> Plan:
     return planned(
         model(NAME),
         NODE.with_num_chips(chips),
@@ -37,7 +39,7 @@ def of_layouts(*layouts: Layout, chips: int = 8, served: bool = False, stack: st
         calibration=calibration(stack, NODE.chip),
         constraints=LIMITS,
         search_space=SearchSpace(layouts=layouts or None, any_layout=True),
-        prefill=None,
+        prefill=prefill,
         served=served,
     )
 
@@ -84,6 +86,17 @@ def test_the_search_counts_it(stack: str) -> None:
     ranked = sorted((one for one in alone if one), key=lambda one: one.usd_with_leftover)
     bare = sorted((one for one in alone if one), key=lambda one: one.usd_per_mtok_output_all_in)
     assert ranked != bare, "with what is left over another order"
+
+
+def test_chips_that_two_pools_leave_serve_too() -> None:
+    pools = of_layouts(Layout(pp=3), prefill=PrefillPool()).pools
+    assert pools is not None
+    assert pools.prefill_pool is not None
+    assert pools.decode_pool is not None
+    assert pools.leftover is not None
+    used = pools.prefill_pool.num_chips + pools.decode_pool.num_chips
+    assert pools.billed_chips - used == pools.leftover.num_chips > 0
+    assert pools.usd_with_leftover < pools.usd_per_mtok_output_all_in
 
 
 @pytest.mark.parametrize(

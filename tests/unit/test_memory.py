@@ -127,6 +127,15 @@ def test_activations_grow_with_the_pass_and_logits_with_the_sequences() -> None:
     assert base[0] > 1024 * 2 * 2 * 8192
 
 
+@pytest.mark.parametrize(
+    ("layout", "experts"),
+    [(Layout(tp=8, moe_tp=8), 2 * (2 * 4096 + 3 * 14336 / 8)), (Layout(tp=8, ep=8), 2 * (2 * 4096 + 3 * 14336) / 8)],
+)
+def test_activations_of_a_token_with_two_experts(layout: Layout, experts: float) -> None:
+    """Beside the residual stream: what goes into an expert and comes out, its gate, its up and their product."""
+    assert float(activation_bytes(model("mixtral-8x7b"), layout, 1.0)) == 2 * (3 * 4096 + experts)
+
+
 def test_aggregate_models_are_cut_evenly() -> None:
     m = model("lecture-frontier")
     p = types("fp4", "lecture-frontier", "gb200-nvl72")
