@@ -42,7 +42,9 @@ _HOME = Path(__file__).resolve().parents[1]
 _WORK = _HOME / "build" / "mutants"
 _TREE = _WORK / "tree"
 _DATA = _WORK / "coverage.db"
-_TESTS = tuple(f"tests/{name}" for name in ("unit", "property", "golden", "validation", "architecture", "e2e", "lab", "web"))
+_TESTS = tuple(
+    f"tests/{name}" for name in ("unit", "property", "golden", "validation", "architecture", "e2e", "lab", "web")
+)
 PACKAGES = tuple(sorted(file.parent.name for file in (_HOME / "src" / "rackline").glob("*/__init__.py")))
 
 
