@@ -232,3 +232,20 @@ def test_a_group_that_cuts_heads_is_refused_where_it_cannot() -> None:
             "llama-3.1-8b", on="dgx-h100", chips=64, global_batch="8Mi", seq="128Ki", layout="tp=8,cp=8",
             context_parallel="ulysses",
         )  # fmt: skip
+
+
+def test_gradients_take_the_place_of_activations_in_a_step_of_one_micro_batch() -> None:
+    """FSDP2 allocates gradients in the backward pass: its fullest moment is the loss, or the end with all of them."""
+    asked: dict[str, Any] = {"on": "dgx-h100", "chips": 8, "seq": "8Ki", "layout": "tp=1,pp=1,zero=3,micro_batch=1"}
+    for batch, recompute in (("64Ki", "none"), ("64Ki", "full"), ("128Ki", "none")):
+        plan = rl.train(
+            "llama-3.2-1b", **asked, global_batch=batch, recompute=[recompute], stack="torch-fsdp"
+        ).result  # fmt: skip
+        one = plan.best[0]
+        (stage,) = stages_of(plan, one)
+        assert stage.total_bytes == pytest.approx(one.memory["total_bytes"], rel=0.02)
+        if batch == "64Ki":  # one micro-batch
+            assert one.memory["gradients_bytes"] == 0.0
+            assert 0.0 == stage.gradient_bytes < stage.logit_bytes
+        else:
+            assert one.memory["gradients_bytes"] > 0.0

@@ -9,6 +9,7 @@ from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.report.terminal import gantt_text
 from rackline.report.train_report import schedule_trace
+from rackline.training.kernels import Phase
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import (
     SCHEDULE_OF,
@@ -24,7 +25,6 @@ from rackline.training.schedules import (
 )
 from rackline.training.schedules.schedule import in_turn
 from rackline.training.step import bubble_seconds
-from rackline.training.work import Phase
 
 EXACT = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2")
 TIMES = [(1.0, 1.0, 1.0), (1.0, 1.3, 0.8)]

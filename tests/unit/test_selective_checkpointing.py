@@ -14,12 +14,13 @@ from rackline.catalog import names
 from rackline.hardware import cluster
 from rackline.search.train import train_plan
 from rackline.training.flop import hardware_share
-from rackline.training.memory import cheapest_recompute, stack_bytes, train_memory
+from rackline.training.kernels import kept_products, repeated_flop
+from rackline.training.memory import activations_of, cheapest_recompute, stack_bytes, train_memory
 from rackline.training.runs import RECOMPUTE, Runs, TrainLayout
 from rackline.training.stack import IDEAL, training_stack
 from rackline.training.step import step_parts, step_time
 from rackline.training.system import TrainingSystem
-from rackline.training.work import kept_products, repeated_flop, work_of
+from rackline.training.work import work_of
 
 
 def named(name: str) -> Model:
@@ -113,9 +114,10 @@ def test_the_layer_in_progress_is_counted_beside_what_it_kept() -> None:
     batch = micro_batch(named("llama-3.1-8b"), [TrainLayout(recompute="selective-op")], on, seq_len=8192)
     whole = replace(batch, runs=Runs.of([TrainLayout(recompute="none")]))
     one_layer = float((stack_bytes(batch, "none") - stack_bytes(batch, "selective-op"))[0]) / 32
-    held = float(train_memory(batch).activations[0])
-    assert held == pytest.approx(float(stack_bytes(batch, "selective-op")[0]) + one_layer)
-    assert held < float(train_memory(whole).activations[0])
+    kept, again = (float(one[0]) for one in activations_of(batch))
+    assert kept == pytest.approx(float(stack_bytes(batch, "selective-op")[0]))
+    assert again == pytest.approx(one_layer)
+    assert kept + again < float(train_memory(whole).activations[0])
     assert np.all(train_memory(batch).weights == train_memory(whole).weights)
 
 

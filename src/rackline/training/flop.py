@@ -7,10 +7,11 @@ import numpy as np
 from rackline.arch import Core, Model
 from rackline.hardware import drawn_w
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.kernels import repeated_flop
 from rackline.training.runs import RECOMPUTE, Runs, by_name
 from rackline.training.step import StepTime, row_table
 from rackline.training.system import MicroBatch
-from rackline.training.work import repeated_flop, work_of
+from rackline.training.work import work_of
 
 
 def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> float:

@@ -10,9 +10,9 @@ import numpy as np
 from rackline.arch import DenseFfn, MoeFfn
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.contexts import context_method
+from rackline.training.kernels import from_latent, kept_products
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
-from rackline.training.work import from_latent, kept_products
 
 RUNTIME_BYTES = 2.5e9
 """Driver, kernels, and buffers of collectives, NCCL channels of every group (assumed)."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar, assert_never
 
 import numpy as np
@@ -194,8 +193,7 @@ def _changes(
 
 def _levels(changes: Sequence[Change]) -> tuple[list[float], np.ndarray]:
     """(times, activations, logits and late gradients held from each on), one level a moment."""
-    levels: dict[float, tuple[float, ...]] = {0.0: (0.0, 0.0, 0.0)}
-    sums = zip(*(accumulate(one[part] for one in changes) for part in (1, 2, 3)), strict=True)
-    for (time, *_), level in zip(changes, sums, strict=True):
-        levels[time] = level
+    table = np.array(changes)
+    held = zip(table[:, 0].tolist(), np.cumsum(table[:, 1:], axis=0), strict=True)
+    levels = {0.0: np.zeros(3)} | dict(held)  # the last of those of one moment
     return list(levels), np.array(list(levels.values()))

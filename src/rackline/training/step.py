@@ -14,11 +14,12 @@ from rackline.parallel.exchange import make_group, torus_penalty
 from rackline.passes import PassTable, Row, collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.row import row_seconds
+from rackline.training.kernels import PHASES, Kind, Phase, Work
 from rackline.training.memory import shards
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
 from rackline.training.stack import TrainingStack
 from rackline.training.system import MicroBatch, TrainingSystem
-from rackline.training.work import PHASES, Kind, Phase, Work, work_of
+from rackline.training.work import work_of
 
 Times = Mapping[tuple[Kind, Phase], Array]
 """(kind, phase) → seconds."""
