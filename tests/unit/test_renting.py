@@ -11,7 +11,15 @@ from hypothesis import given, strategies as st
 import rackline as rl
 from rackline.catalog import names
 from rackline.errors import InputError
-from rackline.hardware import billed_chips, cluster, cluster_record, paid_share, replicas, taken_chips
+from rackline.hardware import (
+    billed_chips,
+    cluster,
+    cluster_record,
+    paid_share,
+    replicas,
+    taken_chips,
+)
+from rackline.hardware.renting import scale_up_switches
 
 
 @pytest.mark.parametrize("name", names("clusters"))
@@ -82,3 +90,8 @@ def test_pools_fill_the_host_that_is_paid() -> None:
 def test_a_bill_is_whole_or_used() -> None:
     with pytest.raises(InputError, match="whole"):
         rl.plan("llama-3.1-8b", on="dgx-h100", input="1k", output=200, bill="some")
+
+
+def test_a_torus_has_no_switches() -> None:
+    for name in ("tpu-v5p-64", "tpu-v6e-256"):
+        assert scale_up_switches(cluster(name).scale_up, 3) == 0
