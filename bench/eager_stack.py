@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rackline.fitting.solver import Parameter, fit
+from rackline.fitting.solver import Parameter, fit, groups_of, leave_out
 from rackline.validation.resolve import Resolver
 from rackline.validation.run import read_cases
 from rackline.validation.train_cases import TrainCases, find_stack, prepare_training
@@ -46,11 +46,13 @@ def main() -> None:
     cases = cases.take(np.array([i for i, name in enumerate(cases.stacks) if name == STACK.name]))
     values = fitted(cases)
     print(", ".join(f"{name} = {value:.3g}" for name, value in values.items()))
-    models = np.array([case.model for case in cases.cases])
-    alone = np.empty(len(models))
-    for model in dict.fromkeys(models):
-        others, own = np.flatnonzero(models != model), np.flatnonzero(models == model)
-        alone[own] = predicted(cases.take(own), fitted(cases.take(others)))
+    alone = np.empty(len(cases.cases))
+    for fold in leave_out(
+        groups_of(case.model for case in cases.cases),
+        lambda own: fitted(cases.take(np.flatnonzero(~own))),
+        lambda numbers, own: predicted(cases.take(np.flatnonzero(own)), numbers),
+    ):
+        alone[fold.held] = fold.scored
     for what, times in (("fitted", predicted(cases, values)), ("model left out", alone)):
         errors = np.abs(times / cases.measured_s - 1.0)
         print(f"{what}: median {np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}")

@@ -271,11 +271,8 @@ def train_plan(
         for name in names:
             if name not in allowed:
                 raise unknown_name(what, name, allowed)
-    fused = system.stack.flash_attention
-    again = [name for name in recompute if name != "selective" or not fused] or (
-        ["none"] if recompute else system.stack.kinds_of_recompute()
-    )
     schedules = tuple(schedules) or system.stack.schedules
+    again = system.stack.kinds_of_recompute(recompute)
     runs = train_space(system, fixed=fixed, schedules=schedules, recompute=again)
     found = evaluate_runs(system, runs)
     machines = system.cluster

@@ -103,8 +103,9 @@ def products_again(model: Model) -> dict[Projection, Again]:
         for one, share in kept_products(group, model.d_model).items():
             layers[one] = layers.get(one, 0) + group.count
             kept[one] = kept.get(one, 0.0) + group.count * share
+    cheap: Again = {"modules": 1.0}
     return {
-        one: {"modules": float(one in latents), "selective-op": 1.0 - kept[one] / count}
+        one: {**(cheap if one in latents else {}), "selective-op": 1.0 - kept[one] / count}
         for one, count in layers.items()
     }
 

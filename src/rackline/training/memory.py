@@ -11,7 +11,7 @@ from rackline.arch import DenseFfn, MoeFfn
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.contexts import context_method
 from rackline.training.kernels import from_latent, kept_products
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
+from rackline.training.runs import RECOMPUTE, SCHEDULES, WHOLE_LAYERS, Recompute, Runs, by_name
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 
 RUNTIME_BYTES = 2.5e9
@@ -350,16 +350,20 @@ def late_gradients(batch: MicroBatch) -> Array:
 def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Array]:
     """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
+    counts = np.bincount(runs.recompute, minlength=len(RECOMPUTE))
+    asked = [name for name, count in zip(RECOMPUTE, counts, strict=True) if count]
     working, left = none, dict.fromkeys(RECOMPUTE, none)  # of the largest layer, of which "full" leaves nothing
     for index in range(len(batch.system.model.layer_groups)):
         size = layer_bytes(batch, index, "selective", dropout=dropout)
-        for name in RECOMPUTE[: RECOMPUTE.index("full")]:
-            left[name] = np.where(size > working, layer_bytes(batch, index, name, dropout=dropout), left[name])
+        for name in asked:
+            if name not in WHOLE_LAYERS:
+                left[name] = np.where(size > working, layer_bytes(batch, index, name, dropout=dropout), left[name])
         working = np.maximum(working, size)
-    kept = by_name(runs.recompute, RECOMPUTE, {name: stack_bytes(batch, name, dropout=dropout) for name in RECOMPUTE})
+    kept = dict.fromkeys(RECOMPUTE, none) | {name: stack_bytes(batch, name, dropout=dropout) for name in asked}
     # while the gradients of a layer are computed, with what it stored; scores are not counted
     again = {name: np.maximum(working - one, 0.0) for name, one in left.items()}
-    return kept, by_name(runs.recompute, RECOMPUTE, again) + gathered_bytes(batch)
+    kept_bytes, again_bytes = (by_name(runs.recompute, RECOMPUTE, values) for values in (kept, again))
+    return kept_bytes, again_bytes + gathered_bytes(batch)
 
 
 def logits_of(batch: MicroBatch) -> Array:

@@ -23,6 +23,8 @@ attention, "modules" are norms, activation functions and the up-projections of l
 saves (DeepSeek-V3, arXiv:2412.19437, section 3.2.3; Megatron-Core's layernorm, moe_act and mla_up_proj), "selective-op"
 is all but attention, exchanges and every second product, whose results are kept (torchtitan's per-op SAC, @b5bcd76,
 torchtitan/distributed/activation_checkpoint.py)."""
+WHOLE_LAYERS: tuple[Recompute, ...] = ("full", "reversible")
+"""Those that repeat all of a layer."""
 ScheduleName = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"]
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
 """Pipeline schedules; a run stores the index. With virtual_pp above 1, "1f1b" means interleaved."""

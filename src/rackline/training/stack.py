@@ -220,9 +220,14 @@ class TrainingStack(CatalogueObject):
             return self.flash_forward
         return self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
 
-    def kinds_of_recompute(self) -> tuple[Recompute, ...]:
-        """What a search looks at, the cheapest first; scores that no kernel writes out are not recomputed."""
-        return tuple(name for name in self.recompute if name != "selective" or not self.flash_attention)
+    def kinds_of_recompute(self, asked: Iterable[str] = ()) -> list[str]:
+        """What a search looks at, the cheapest first; scores that no kernel writes out are not recomputed.
+
+        Args:
+            asked: in place of the stack's own.
+        """
+        kinds = list(asked) or self.recompute
+        return [name for name in kinds if name != "selective" or not self.flash_attention] or ["none"]
 
     def zero_between(self, runs: Runs) -> IntArray:
         """ZeRO level that holds between two micro-batches; under FSDP2 in a pipeline only optimiser states stay cut.

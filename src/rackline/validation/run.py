@@ -230,8 +230,8 @@ def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
     """
     measured = dict(case.measured)
     if case.kind == "train":
-        measured = {key: value for key, value in measured.items() if key == "peak_bytes"}
-        measured = {"step_s": train_cases.measured_step_s(case), **measured}
+        peak = {key: value for key, value in measured.items() if key == "peak_bytes"}
+        measured = {"step_s": train_cases.measured_step_s(case), **peak}
     if case.kind in SERVED and {"tpot_s", "ttft_s"} <= set(measured):
         measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
     for key in MEASURED_KEYS:

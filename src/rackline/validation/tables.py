@@ -165,8 +165,9 @@ def _tuning_data(row: TableRow, case_id: str) -> dict[str, object]:
     parts = {key: int(row[name]) for key, name in _LAYOUT.items() if row[name].isdigit()}
     model_chips = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
     batch = whole(row, "global_batch", 0) or micro * whole(row, "micro_batches", 1) * chips // model_chips
-    fsdp = stack in ("prime-rl", "automodel", "torchtune") or "FSDP2" in row["note"]
-    cut = fsdp and (chips > 1 or "FSDP2" in row["note"])
+    on_one_chip = "FSDP2" in row["note"]  # steps of our own, sharded by it on one chip as well
+    fsdp = on_one_chip or stack in ("prime-rl", "automodel", "torchtune")
+    sharding = _sharding(row, stack) if chips > 1 or on_one_chip else "none"
     data: dict[str, object] = {
         "id": case_id,
         "kind": "train",
@@ -177,7 +178,7 @@ def _tuning_data(row: TableRow, case_id: str) -> dict[str, object]:
         "stack": "torch-fsdp-2" if row["attention"] == "flash_attention_2" else stack,
         "stack_version": version.group() if version else "",
         "precision": row["precision"].lower(),
-        "layout": {**parts, **({"sharding": _sharding(row, stack) if cut else "none"} if fsdp else {})},
+        "layout": {**parts, **({"sharding": sharding} if fsdp else {})},
         "global_batch": batch,
         "micro_batch": micro,
         "seq_len": whole(row, "seq_len"),
