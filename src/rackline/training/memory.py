@@ -351,7 +351,7 @@ def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Arr
     """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
     counts = np.bincount(runs.recompute, minlength=len(RECOMPUTE))
-    asked = [name for name, count in zip(RECOMPUTE, counts, strict=True) if count]
+    asked: list[Recompute] = [name for name, count in zip(RECOMPUTE, counts, strict=True) if count]
     working, left = none, dict.fromkeys(RECOMPUTE, none)  # of the largest layer, of which "full" leaves nothing
     for index in range(len(batch.system.model.layer_groups)):
         size = layer_bytes(batch, index, "selective", dropout=dropout)
