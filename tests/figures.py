@@ -10,10 +10,9 @@ from functools import cache
 import numpy as np
 
 from helpers import cluster, model, planned, system, token_costs
-from rackline.fitting import KindErrors
-from rackline.fitting.report import errors_figure
-from rackline.ledger import Finding, ledger
-from rackline.ledger.table import verdicts_figure
+from rackline.fitting.report import KindErrors, errors_figure
+from rackline.ledger.table import ledger, verdicts_figure
+from rackline.ledger.work import Finding
 from rackline.parallel import SERVER, Routing, parse_layout, precision
 from rackline.passes import Batch, StepPolicy, calibration
 from rackline.pricing import (

@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import rackline.late  # packages below run when they are first used  # noqa: F401
+
 _OTHERS = {
     "rackline.api.answer": ("Answer", "answer"),
     "rackline.arch": ("model",),

@@ -8,6 +8,9 @@
 imports `plan_report` for type checkers and readers like any module, and runs it, with all that it imports, when an
 attribute of it is first asked for. So a question says at the top of its file what it stands on, and a command line that
 only prints its help loads none of it.
+
+Packages below this one are late everywhere: importing a module of a package does not run what the package hands out.
+So a module never imports from its own package a name that its `__init__` hands out; a test reads the imports.
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from os.path import isfile
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import TraversableResources
 
 _OWN = f"{__name__.partition('.')[0]}."
 
@@ -34,8 +40,6 @@ class _LateModule(ModuleType):
             places = _places(self)
             if places is None:
                 raise AttributeError(name)
-            if not late.is_on:  # an ordinary import of a module below runs the package first
-                _run(self)
             return places
         if late.is_on:
             raise AttributeError(name)  # so that the import system looks for a module of this name
@@ -60,7 +64,8 @@ class _Package(ModuleType):
 class _Loader:
     """Makes a module and keeps it from running."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.lock = threading.RLock()
         self.begun = False
 
@@ -72,13 +77,19 @@ class _Loader:
         """Nothing yet; a package tells where its modules lie when it is asked."""
         module.__dict__.pop("__path__", None)
 
+    def get_resource_reader(self, name: str) -> TraversableResources:
+        """Of the files beside a package that has not run."""
+        from importlib.resources.readers import FileReader
+
+        return FileReader(self)  # pyright: ignore[reportArgumentType]
+
 
 def _places(module: ModuleType) -> Sequence[str] | None:
     return None if module.__spec__ is None else module.__spec__.submodule_search_locations
 
 
 def _run(module: ModuleType) -> None:
-    """Run a module once, its package first."""
+    """Run a module once."""
     spec = module.__spec__
     if spec is None or not isinstance(loader := spec.loader, _Loader):
         return
@@ -86,9 +97,6 @@ def _run(module: ModuleType) -> None:
         if loader.begun:  # by this thread, which is in the middle of it; or by another, which is done
             return
         above = sys.modules[module.__name__.rpartition(".")[0]]
-        _run(above)
-        if loader.begun:  # the package has run it
-            return
         real = PathFinder.find_spec(module.__name__, above.__path__)
         if real is None or real.loader is None:
             raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
@@ -149,23 +157,22 @@ class _Late:
 
     def __enter__(self) -> None:
         self._threads.add(threading.get_ident())
-        sys.meta_path.insert(0, self)
 
     def __exit__(self, *raised: object) -> None:
-        sys.meta_path.remove(self)
         self._threads.discard(threading.get_ident())
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A module of this package, as one that does not run yet; none of the others."""
-        if not self.is_on or not fullname.startswith(_OWN):
+        """A package of this one, or a module below a `with`, as one that does not run yet; none of the others."""
+        if not fullname.startswith(_OWN):
             return None
         for folder in path or ():
             place = f"{folder}/{fullname.rpartition('.')[2]}"
             is_package = isfile(f"{place}/__init__.py")
-            if is_package or isfile(f"{place}.py"):
-                spec = ModuleSpec(fullname, _Loader(), is_package=is_package)  # pyright: ignore[reportArgumentType]
+            if is_package or (self.is_on and isfile(f"{place}.py")):
+                loader = _Loader(f"{place}/__init__.py" if is_package else f"{place}.py")
+                spec = ModuleSpec(fullname, loader, is_package=is_package)  # pyright: ignore[reportArgumentType]
                 if is_package:
                     spec.submodule_search_locations = [place]
                 return spec
@@ -173,7 +180,7 @@ class _Late:
 
 
 late = _Late()
-sys.meta_path.insert(0, _Once())
+sys.meta_path[:0] = [_Once(), late]
 
 
 _EXTRA_OF = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -56,6 +57,22 @@ def test_contract_notices_an_upward_import(tmp_path: Path) -> None:
     result = run_import_linter(config)
     assert result.returncode != 0
     assert "is not allowed to import" in result.stdout
+
+
+def imports_from(path: Path) -> list[ast.ImportFrom]:
+    return [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+
+
+def test_no_module_imports_from_a_package_that_imports_it() -> None:
+    """Packages run when a name of theirs is asked for: a module asking its own package would find itself half run."""
+    found: list[str] = []
+    for package in sorted((ROOT / "src" / "rackline").glob("*/**/__init__.py")):
+        name = ".".join(package.parent.relative_to(ROOT / "src").parts)
+        if any((node.module or "").startswith(f"{name}.") for node in imports_from(package)):
+            others = (path for path in sorted(package.parent.glob("*.py")) if path != package)
+            asked = ((path, node) for path in others for node in imports_from(path) if node.module == name)
+            found += [f"{path.relative_to(ROOT)}:{node.lineno}" for path, node in asked]
+    assert not found
 
 
 @pytest.mark.parametrize("module", ["rackline", "rackline.cli.main"])

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rackline.cli.main import run
-from rackline.ledger import ledger
-from rackline.ledger.table import page
+from rackline.ledger.table import ledger, page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lecture.md"
 

@@ -134,13 +134,12 @@ def test_the_command_writes_the_page_of_a_folder(tmp_path: Path) -> None:
 def test_a_calibration_that_cannot_be_written_is_still_shown(
     full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rackline import fitting
-    from rackline.fitting import CalibrationResult
+    from rackline.fitting import run as fits, tables
 
     nothing: dict[str, Any] = {"kernels": (), "parents": {}, "collectives": (), "rejected": {}, "disagreements": ()}
-    result = CalibrationResult(**nothing, rows=7, older_rows=0, slower_rows=0)
-    monkeypatch.setattr(fitting, "read_tables", lambda *_, **__: [])
-    monkeypatch.setattr(fitting, "calibrate", lambda *_, **__: result)
+    result = fits.CalibrationResult(**nothing, rows=7, older_rows=0, slower_rows=0)
+    monkeypatch.setattr(tables, "read_tables", lambda *_, **__: [])
+    monkeypatch.setattr(fits, "calibrate", lambda *_, **__: result)
     target = tmp_path / "fit.toml"
     target.symlink_to(full)
     assert run(["calibrate", "a.csv", "-o", str(target), "--json"]) == 2

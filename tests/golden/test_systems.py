@@ -17,8 +17,9 @@ import pytest
 from rackline.catalog import price_sheet_record
 from rackline.cli.main import run
 from rackline.hardware import MemoryTier, cluster, scale_up_cables, scale_up_path
-from rackline.ledger import World, claims, ledger
-from rackline.ledger.said import System, systems
+from rackline.ledger.said import System, claims, systems
+from rackline.ledger.table import ledger
+from rackline.ledger.work import World
 from rackline.parallel.exchange import ExpertRouting, combine_traffic, dispatch_traffic
 from rackline.pricing.cache import envelope, keeping_cost, tier_by_drain
 from rackline.scaling import (

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rackline.catalog.calibrations import CalibrationRecord
-from rackline.fitting import calibrate, generic_file, merged_file, read_tables, stack_file
 from rackline.fitting.amounts import amounts
 from rackline.fitting.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
 from rackline.fitting.fit import TERMS, fit_line, seconds, slopes, terms_of
-from rackline.fitting.run import CalibrationResult, alone_against_siblings, gross_outliers
-from rackline.fitting.tables import Measurements
+from rackline.fitting.run import CalibrationResult, alone_against_siblings, calibrate, gross_outliers
+from rackline.fitting.tables import Measurements, read_tables
+from rackline.fitting.write import generic_file, merged_file, stack_file
 from rackline.hardware import Chip, chip
 
 CHIPS = {name: chip(name) for name in ("h100-sxm", "h200-sxm")}

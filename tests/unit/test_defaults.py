@@ -14,7 +14,7 @@ from rackline.api.answer import Watch
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.resolve import resolve_on
 from rackline.arch import AnyModel, Model, model
-from rackline.bands.stacks import best_known, default_stack, default_stacks, errors_of
+from rackline.bands.defaults import best_known, default_stack, default_stacks, errors_of, stacks_on, usual_shares
 from rackline.catalog import measured_stacks, names
 from rackline.catalog.index import usual_machine
 from rackline.errors import UnknownNameError
@@ -23,7 +23,6 @@ from rackline.parallel import precision
 from rackline.passes import calibration
 from rackline.passes.fallback import best_stack
 from rackline.search.misfit import best_free_bytes, nearest_cluster
-from rackline.search.stacks import stacks_on, usual_shares
 from rackline.serving.workload import Workload
 from rackline.system import System, default_precisions
 

@@ -17,8 +17,9 @@ from rackline.api.answer import Watch, answer
 from rackline.api.lecture import LectureQuestion
 from rackline.cli.main import run
 from rackline.errors import InputError
-from rackline.ledger import claims, ledger
 from rackline.ledger.guide import Chapter, Picture, Step, chapters, plain_number, read_guess, summary
+from rackline.ledger.said import claims
+from rackline.ledger.table import ledger
 from rackline.web.data import site
 
 WITHIN = 1e-3  # a crossing is found on straight lines between points

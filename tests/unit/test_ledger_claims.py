@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rackline.errors import CatalogError, InputError
-from rackline.ledger import EXAMINATIONS, VERDICTS, Claim, Finding, Quoted, Work, World, claims, ledger
-from rackline.ledger.table import examine
+from rackline.ledger.said import Claim, Quoted, claims
+from rackline.ledger.table import EXAMINATIONS, examine, ledger
 from rackline.ledger.work import (
     BY_DEFINITION,
     FAILS,
@@ -22,6 +22,10 @@ from rackline.ledger.work import (
     NO_NUMBER,
     NOT_COMPUTED,
     ONLY_IF,
+    VERDICTS,
+    Finding,
+    Work,
+    World,
     overrides_from_texts,
     write,
 )

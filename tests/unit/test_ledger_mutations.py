@@ -16,9 +16,8 @@ import pytest
 
 from rackline.catalog import names
 from rackline.errors import RacklineError
-from rackline.ledger import EXAMINATIONS, Claim, Finding, Quoted, World, claims, ledger
-from rackline.ledger.said import Seen, shipped
-from rackline.ledger.table import examine
+from rackline.ledger.said import Claim, Quoted, Seen, claims, shipped
+from rackline.ledger.table import EXAMINATIONS, examine, ledger
 from rackline.ledger.work import (
     _RECORDS,
     BY_DEFINITION,
@@ -28,6 +27,8 @@ from rackline.ledger.work import (
     NO_NUMBER,
     NOT_COMPUTED,
     ONLY_IF,
+    Finding,
+    World,
 )
 
 FACTORS = (0.3, 4.0, 0.01, 100.0)

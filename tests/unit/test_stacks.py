@@ -13,8 +13,8 @@ import rackline as rl
 from rackline.api.plan import Planned, WhatIf
 from rackline.api.question import options
 from rackline.bands.bands import LIMITED, SHARES, Band, Evidence, shipped_bands
+from rackline.bands.defaults import stacks_on
 from rackline.bands.stacks import SURE, StackCost, Stacks, drawn
-from rackline.search.stacks import stacks_on
 
 QWEN: dict[str, Any] = {"on": "dgx-h200", "chips": 8, "input": "2k", "output": 500, "tpot": "40ms"}
 LLAMA: dict[str, Any] = {"on": "dgx-h100", "input": "2k", "output": 300, "tpot": "30ms", "serving": "aggregated"}
@@ -146,7 +146,7 @@ def test_each_stack_that_is_named_gives_its_row(model: str, ask: dict[str, Any])
 
 def test_only_what_could_win_is_simulated_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """With hardly any errors, stacks that are dearer by their estimates are settled at a bound."""
-    from rackline.bands import stacks as of_bands
+    from rackline.bands import defaults as of_bands
 
     def narrow(stack: str, *_: object, **__: object) -> Band:
         return errors(stack, spread=1e-3)

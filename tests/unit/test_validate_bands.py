@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -150,7 +151,7 @@ def test_metrics_of_one_model_take_turns_in_halves() -> None:
 
 def test_a_file_of_bands_reads_back() -> None:
     bands = make_bands([score(1.0 + 0.01 * n, n) for n in range(30)])
-    again = read_bands(to_toml(bands, ["somewhere/a.jsonl"]))
+    again = read_bands(tomllib.loads(to_toml(bands, ["somewhere/a.jsonl"])))
     assert set(again) == set(bands)
     for key, one in bands.items():
         assert (again[key].num_cases, again[key].num_models) == (one.num_cases, one.num_models)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from rackline.catalog import OperationRecord, calibration_record, names
-from rackline.fitting import CalibrationResult, calibrate, errors_by_kind, read_tables
 from rackline.fitting.fit import of_class
 from rackline.fitting.onboard import ships
+from rackline.fitting.report import errors_by_kind
+from rackline.fitting.run import CalibrationResult, calibrate
+from rackline.fitting.tables import read_tables
 from rackline.hardware import chip, cluster
 from scripts import load_script
 

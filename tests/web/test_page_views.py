@@ -15,7 +15,7 @@ from rackline.api.question import command_of
 from rackline.cli import command as command_line
 from rackline.cli.main import run
 from rackline.hardware import cluster
-from rackline.ledger import ledger
+from rackline.ledger.table import ledger
 from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
 from rackline.training.schedules import equal_stages, schedule
 from rackline.validation import validate

@@ -20,9 +20,9 @@ from rackline.late import late
 from rackline.units import format_percent
 
 with late:
-    from rackline import arch, catalog, fitting, hardware, validation
+    from rackline import arch, catalog, hardware, validation
     from rackline.catalog import index, load
-    from rackline.fitting import onboard, report
+    from rackline.fitting import onboard, report, run as fits, tables as measured, write
     from rackline.passes import fallback
     from rackline.report import figure
     from rackline.validation import observed_fit, observed_report, run
@@ -110,14 +110,14 @@ class Calibrated:
 
     json_keys: ClassVar = ("*summary", "files", "unwritten")
 
-    fitted: fitting.CalibrationResult
+    fitted: fits.CalibrationResult
     files: tuple[str, ...]
     unwritten: str = ""
 
     @property
-    def summary(self) -> fitting.Summary:
+    def summary(self) -> report.Summary:
         """Errors by kind, group and collective."""
-        return fitting.summary(self.fitted)
+        return report.summary(self.fitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,15 +277,15 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
 
     shipping = onboard.ships() if target is not None and target.is_dir() else {"fitted": (), "held": ()}
     chips = _chips()
-    result = _fitted(fitting.read_tables(question.tables, list(chips), shipping["held"]), chips, question, watch)
+    result = _fitted(measured.read_tables(question.tables, list(chips), shipping["held"]), chips, question, watch)
     if target is None:
         return Calibrated(fitted=result, files=())
     if target.is_dir():
-        stacks = [stack for stack in fitting.stacks_of(result) if stack in shipping["fitted"]]
-        files = {target / f"{stack}.toml": fitting.stack_file(result, stack) for stack in stacks}
-        files[target / "generic.toml"] = fitting.generic_file(result)
+        stacks = [stack for stack in write.stacks_of(result) if stack in shipping["fitted"]]
+        files = {target / f"{stack}.toml": write.stack_file(result, stack) for stack in stacks}
+        files[target / "generic.toml"] = write.generic_file(result)
     else:
-        files = {target: fitting.merged_file(result, target.stem.lower())}
+        files = {target: write.merged_file(result, target.stem.lower())}
     return Calibrated(fitted=result, **_written(files))
 
 
@@ -294,20 +294,20 @@ def _written(files: Mapping[Path, str]) -> dict[str, Any]:
     try:
         for path in files:
             path.parent.mkdir(parents=True, exist_ok=True)
-        fitting.write_files(files)
+        write.write_files(files)
     except (InputError, OSError) as error:
         return {"files": (), "unwritten": str(error)}
     return {"files": tuple(map(str, files))}
 
 
 def _fitted(
-    tables: list[fitting.Measurements], chips: dict[str, hardware.Chip], question: CalibrateQuestion, watch: Watch
-) -> fitting.CalibrationResult:
+    tables: list[measured.Measurements], chips: dict[str, hardware.Chip], question: CalibrateQuestion, watch: Watch
+) -> fits.CalibrationResult:
     clusters = [hardware.cluster(name) for name in reversed(catalog.names("clusters"))]  # of a chip the first counts
     levels = {one.chip.name: one.scale_up for one in clusters}
     outer = {one.chip.name: one.scale_out.bytes_per_s_each_way for one in clusters if one.scale_out is not None}
     with watch.counting("reading tables", "fitted") as done:
-        return fitting.calibrate(
+        return fits.calibrate(
             tables,
             chips=chips,
             links={name: level.bytes_per_s_each_way for name, level in levels.items()},
@@ -342,7 +342,7 @@ def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -
             chips[name] = found
             allowed = "a readable file that describes the chip"
             texts[f"chips/{name}.toml"] = read_text(question.chip, what="chip", allowed=allowed)
-    tables = onboard.of_release(fitting.read_tables(question.tables, list(chips)), stack, version, name)
+    tables = onboard.of_release(measured.read_tables(question.tables, list(chips)), stack, version, name)
     asked = " ".join(
         [*([f"--release {stack}={version}"] if stack else []), *([f"--chip {name}"] if name else [])]
         + [Path(table).name for table in question.tables]

@@ -28,9 +28,9 @@ from rackline.api.question import (
     Texts,
     Whole,
     absent,
+    group,
     limit,
     option,
-    question,
     shared,
     tokens,
     whole,
@@ -136,7 +136,7 @@ EVICTION = Option(
 )
 
 
-@question
+@group
 class ModelQuestion(Question):
     """A question whose models may be any on the Hugging Face Hub."""
 
@@ -157,7 +157,7 @@ class ModelQuestion(Question):
     )
 
 
-@question
+@group
 class OnCluster(ModelQuestion):
     """A question of a model on a cluster."""
 
@@ -177,7 +177,7 @@ class OnCluster(ModelQuestion):
     memory_fraction: MaybeNumber = absent(None)
 
 
-@question
+@group
 class Served(Question):
     """A question of requests that are served at a price: their kind, and the traffic of a fleet."""
 
@@ -223,7 +223,7 @@ class Served(Question):
     )
 
 
-@question
+@group
 class Planned(Served):
     """A question that plans deployments."""
 
@@ -276,7 +276,7 @@ class Planned(Served):
     )
 
 
-@question
+@group
 class Sessions(Question):
     """A question whose prompts come again, in conversations and agents."""
 
@@ -329,7 +329,7 @@ class Sessions(Question):
     rate: MaybeText = absent(None)
 
 
-@question
+@group
 class Loaded(Question):
     """A question of requests whose rate changes over time."""
 
@@ -350,7 +350,7 @@ class Loaded(Question):
     )
 
 
-@question
+@group
 class Traffic(Sessions, Loaded):
     """A question of requests in time: recorded, or drawn."""
 
@@ -434,7 +434,7 @@ class Traffic(Sessions, Loaded):
     prefix_caching: bool = absent(False)
 
 
-@question
+@group
 class Lifetimes(Question):
     """A question of what leaves a cache of prefixes."""
 
@@ -466,7 +466,7 @@ class Lifetimes(Question):
     )
 
 
-@question
+@group
 class Described(Question):
     """A question of results whose files may leave out what was measured."""
 

@@ -29,9 +29,8 @@ from rackline.late import late
 from rackline.plain import plain
 
 with late:
-    from rackline import ledger
     from rackline.lab import engine, experiment as lab_experiment, experiments, measured as measurement
-    from rackline.ledger import guide, table
+    from rackline.ledger import guide, said, table, work
 
 
 @question
@@ -75,16 +74,16 @@ class Ledger:
         steps: of the guided lecture, each with what was guessed, if anybody was asked, and the answer.
     """
 
-    claims: tuple[ledger.Finding, ...]
+    claims: tuple[work.Finding, ...]
     experiments: Mapping[str, str]
     steps: tuple[guide.Guess, ...]
 
 
 def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
     if answer.question.guess:
-        said = [one for one in answer.result.steps if one.guess is not None]
-        if said:
-            yield guide.score_table(said)
+        guessed = [one for one in answer.result.steps if one.guess is not None]
+        if guessed:
+            yield guide.score_table(guessed)
         yield guide.summary(answer.result.steps)
         return
     found, measured = answer.result.claims, answer.result.experiments
@@ -157,11 +156,11 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         return _guessed(question, watch)
     measured = () if question.measured is None else experiments.read_experiments(question.measured)
     with watch.moving("examining the claims"):
-        world = ledger.World(
-            ledger.overrides_from_texts(assignments(question.set)),
+        world = work.World(
+            work.overrides_from_texts(assignments(question.set)),
             _readings(measured, f"from {question.measured}"),
         )
-        found = ledger.ledger(world, segment=question.segment, claim=question.claim)
+        found = table.ledger(world, segment=question.segment, claim=question.claim)
     return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured), steps=())
 
 
@@ -188,10 +187,10 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
     return Ledger(claims=(), experiments={}, steps=steps)
 
 
-def _readings(found: Sequence[lab_experiment.Experiment], run: str) -> dict[tuple[str, str], ledger.Seen]:
+def _readings(found: Sequence[lab_experiment.Experiment], run: str) -> dict[tuple[str, str], said.Seen]:
     """What experiments measured, for the claims that rest on it; run: where that is from, as text."""
     return {
-        (one.name, row.quantity): ledger.Seen(
+        (one.name, row.quantity): said.Seen(
             experiment=one.name,
             quantity=row.quantity,
             measured=row.measured,

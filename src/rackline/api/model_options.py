@@ -15,8 +15,8 @@ from rackline.api.question import (
     Number,
     Option,
     Whole,
+    group,
     option,
-    question,
     shared,
     whole,
 )
@@ -44,7 +44,7 @@ IMAGES = Option(
 )
 
 
-@question
+@group
 class MediaQuestion(OnCluster):
     """A question whose requests may bring images and sound."""
 
@@ -134,7 +134,7 @@ def _size(text: str) -> tuple[int, int]:
     return sides
 
 
-@question
+@group
 class AdapterQuestion(MediaQuestion):
     """A question whose tokens may all go through a low-rank adapter."""
 
@@ -237,7 +237,7 @@ def adapter_of_repository(name: str, *, offline: bool) -> hub.Adapter | None:
 _LIKE = 0.02  # relative difference of vocabularies that are one tokenizer's, padded in unlike ways
 
 
-@question
+@group
 class DraftQuestion(AdapterQuestion):
     """A question whose tokens may be drafted by another model."""
 

@@ -17,7 +17,7 @@ from rackline.units import parse_bytes, parse_count, parse_rate
 
 with late:
     from rackline import arch, catalog, hardware, parallel, passes, system as systems
-    from rackline.bands import stacks
+    from rackline.bands import defaults
 
 
 ANY_PRECISION = "any"
@@ -274,7 +274,7 @@ def _default_stack(question: OnCluster, model: arch.AnyModel, cluster: hardware.
 
     It is that of the model and the cluster as the catalogue has them: what is set never brings another stack.
     """
-    first, *others = stacks.default_stacks(*as_published(question, model, cluster, watch))
+    first, *others = defaults.default_stacks(*as_published(question, model, cluster, watch))
     if others:
         watch.takes(
             f"stack {first}: most is known of it on {cluster.chip.name} for this model, before {', '.join(others)}; "

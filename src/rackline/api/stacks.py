@@ -14,7 +14,7 @@ from rackline.late import late
 
 with late:
     from rackline import passes, search, system as systems
-    from rackline.bands import stacks as weighing
+    from rackline.bands import defaults, stacks as weighing
     from rackline.search import kept_prefixes, launch, stacks as search_stacks
 
 
@@ -25,7 +25,7 @@ def stacks_of(question: OnCluster, watch: Watch) -> list[str]:
     model, cluster = named(question, watch)
     if cluster.calibration:
         return []
-    found = weighing.default_stacks(*as_published(question, model, cluster, watch))
+    found = defaults.default_stacks(*as_published(question, model, cluster, watch))
     return found if len(found) > 1 else []
 
 
@@ -163,7 +163,7 @@ def _settled(
     if known.best is None:
         return estimate
     kinds = [
-        weighing.errors_of(estimate.stack, asked.system.model, asked.system.cluster.chip, pools=pools)
+        defaults.errors_of(estimate.stack, asked.system.model, asked.system.cluster.chip, pools=pools)
         for pools in (False, True)
     ]
     below = min((other.beats_from(estimate.stack, kinds) for other in costs), default=math.inf)
@@ -242,8 +242,8 @@ def stack_cost(system: systems.System, offer: Offer | str, *, version: str = "")
         version=version or system.calibration.version or (rules.version if rules else ""),
         cost=math.inf if found is None else found.cost,
         basis="estimate",
-        own_share=0.0 if found is None else search_stacks.own_share(found.step, stack, chip),
-        errors=weighing.errors_of(stack, system.model, chip, pools=found is not None and found.pools),
+        own_share=0.0 if found is None else defaults.own_share(found.step, stack, chip),
+        errors=defaults.errors_of(stack, system.model, chip, pools=found is not None and found.pools),
         reason=offer if isinstance(offer, str) else "",
     )
 
@@ -273,5 +273,5 @@ def estimated_by(
 
 def _line(stacks: weighing.Stacks, system: systems.System, question: OnCluster, watch: Watch, unit: str = "$") -> str:
     """Which stack is taken, and which one where none are compared if it is another."""
-    usual = weighing.default_stack(*as_published(question, system.model, system.cluster, watch))
+    usual = defaults.default_stack(*as_published(question, system.model, system.cluster, watch))
     return weighing.stacks_line(stacks, unit, usual)

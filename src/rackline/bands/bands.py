@@ -6,11 +6,9 @@ The shipped bands hold 90 % of the cases of models that no fit has seen; `rackli
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -19,17 +17,16 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
 from rackline.errors import InputError, unknown_name
-from rackline.files import rounded, toml_text
+from rackline.files import rounded, shipped_toml, toml_text
 from rackline.late import late
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.layout import KINDS, LayoutKind
-from rackline.search.candidate import Candidate
-from rackline.search.choice import Choice
 from rackline.system import Constraints, Headroom, LimitRisk, Risk, System
 from rackline.units import format_seconds
 
 with late:
     from rackline.report import wording
+    from rackline.search import candidate as candidates, choice as choices
 
 COVERAGE = 0.9
 """Share of measured values that a band holds."""
@@ -171,8 +168,8 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
     return toml_text({"band": rounded(rows, _DIGITS)}, comments)
 
 
-def read_bands(text: str) -> dict[Key, Band]:
-    """Bands of a file that `to_toml` wrote."""
+def read_bands(file: Mapping[str, Any]) -> dict[Key, Band]:
+    """Bands of what was read from a file that `to_toml` wrote."""
     found = [
         Band(
             metric=row["metric"],
@@ -183,7 +180,7 @@ def read_bands(text: str) -> dict[Key, Band]:
             num_models=int(row["models"]),
             quantiles=tuple(float(value) for value in row.get("quantiles", ())),
         )
-        for row in cast("list[dict[str, Any]]", tomllib.loads(text)["band"])
+        for row in cast("list[dict[str, Any]]", file["band"])
     ]
     return {(one.metric, one.of): one for one in found}
 
@@ -191,10 +188,7 @@ def read_bands(text: str) -> dict[Key, Band]:
 @cache
 def shipped_bands() -> dict[Key, Band]:
     """The bands that come with the library."""
-    folder = resources.files("rackline.bands")
-    return {
-        key: one for name in _SHIPPED for key, one in read_bands((folder / name).read_text(encoding="utf-8")).items()
-    }
+    return {key: one for name in _SHIPPED for key, one in read_bands(shipped_toml("rackline.bands", name)).items()}
 
 
 JOULES = "joules_per_output_token"
@@ -286,14 +280,15 @@ def width_line(layout: Layout, chip: str) -> str:
     )
 
 
-def of_candidate(candidate: Candidate | Choice, system: System) -> list[Interval]:
+def of_candidate(candidate: candidates.Candidate | choices.Choice, system: System) -> list[Interval]:
     """Intervals of all predicted numbers of a way to serve; none for the ideal roofline."""
     if system.calibration.name == "unit":
         return []
-    whole = candidate.whole if isinstance(candidate, Choice) else candidate
+    chosen = candidate if isinstance(candidate, choices.Choice) else None
+    whole = candidate if chosen is None else chosen.whole
     metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
     predicted = {metric: float(getattr(whole if hasattr(whole, metric) else candidate, metric)) for metric in metrics}
-    energy = candidate.energy if isinstance(candidate, Choice) else None
+    energy = chosen and chosen.energy
     if energy is not None and energy.power.basis == "kernels":
         predicted[JOULES] = energy.joules_per_output_token
     return intervals(predicted, evidence_of(system, candidate.layout_kind))
@@ -404,7 +399,9 @@ def headroom_of(share: float | None, system: System) -> Headroom | None:
     return Headroom(share=share, tpot=ratios("tpot_s"), ttft=ratios("ttft_s"))
 
 
-def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice | None = None) -> Risk | None:
+def risk_of(
+    choice: choices.Choice, system: System, limits: Constraints, without: choices.Choice | None = None
+) -> Risk | None:
     """How surely a way to serve keeps its limits; None where no measured server is like it.
 
     Args:

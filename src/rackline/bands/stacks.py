@@ -13,7 +13,7 @@ the share of draws is on the careful side of 50 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
@@ -22,36 +22,21 @@ from zlib import crc32
 import numpy as np
 from rich.console import Group, RenderableType
 
-from rackline.arch import AnyModel
-from rackline.bands.bands import ANY, SHARES, Band, Evidence, find_band, kind_of_model, shipped_bands
-from rackline.hardware import Chip, Cluster
-from rackline.passes.fallback import best_stack
+from rackline.bands.bands import SHARES, Band
 from rackline.passes.features import Array
 from rackline.report.column import Column, Sheet
 from rackline.report.wording import Prose, money, percent, written
 from rackline.search import Plan
-from rackline.search.stacks import usual_shares
 
 SURE = 0.8
 """Share of the draws in which a stack that is called cheaper costs less."""
 OWN = 0.7
 """Share of a decode step that stands on its own measured rows."""
-_AS_MUCH = 0.1  # of a step: stacks whose shares are this near are known equally well by their kernels
 _DRAWS = 4000
 _ABOVE = 1e-9  # of a cost, so that it is beaten and not equal
 _SEED = 20261123
 
 Basis = Literal["simulated", "estimate", "bound"]
-
-
-def errors_of(stack: str, model: AnyModel, chip: Chip, *, pools: bool = False) -> Band:
-    """What measured servers of a stack, with a model of this kind on a chip, deviate by in time per output token.
-
-    Args:
-        pools: those with pools of prefill and decode workers.
-    """
-    of = Evidence(stack=stack, kind=kind_of_model(model), chip=chip.name)
-    return find_band(shipped_bands(), "pools_tpot_s" if pools else "tpot_s", of)
 
 
 @cache
@@ -214,47 +199,6 @@ class Stacks:
         if len(self.open) < 2:
             return ""
         return max(self.open, key=lambda one: one.errors.high / one.errors.low).stack
-
-
-def best_known(shares: Mapping[str, float], errors: Mapping[str, Band]) -> list[str]:
-    """Stacks by what is known of them, most first.
-
-    Those whose decode step stands most on their own rows come first; of shares within a tenth of the largest, the one
-    with the narrowest group of measured servers, and of equal groups the least errors.
-
-    Args:
-        shares: of a decode step [1], by stack.
-        errors: of served requests, by stack.
-    """
-
-    def servers(stack: str) -> tuple[int, float]:
-        band = errors[stack]
-        named = sum(part != ANY for part in (band.of.stack, band.of.kind, band.of.chip))
-        return -named, band.high / band.low
-
-    left, found = dict(shares), list[str]()
-    while left:
-        near = [stack for stack, share in left.items() if share >= max(left.values()) - _AS_MUCH]
-        found.append(min(near, key=servers))
-        del left[found[-1]]
-    return found
-
-
-def default_stacks(model: AnyModel, cluster: Cluster) -> list[str]:
-    """The stacks of a model on the chips of a cluster, by what is known of them; the first is taken without a search.
-
-    Independent of how many chips are in use and of what is asked for, so that commands agree. Where nothing was
-    measured on the chip, or the layers of the model are not known, that with the most measurements, else the generic
-    one.
-    """
-    shares = usual_shares(model, cluster)
-    errors = {stack: errors_of(stack, model, cluster.chip) for stack in shares}
-    return best_known(shares, errors) or [best_stack(cluster.chip)]
-
-
-def default_stack(model: AnyModel, cluster: Cluster) -> str:
-    """The first of `default_stacks`."""
-    return default_stacks(model, cluster)[0]
 
 
 def unit_of(plan: Plan) -> str:

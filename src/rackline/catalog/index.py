@@ -6,14 +6,13 @@ import functools
 import hashlib
 import importlib.resources
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal, cast
 
 from rackline.errors import UnknownNameError, nearest_names
-from rackline.files import own_folder
+from rackline.files import own_folder, parse_toml
 
 Kind = Literal[
     "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "launch_rules", "laws", "runs",
@@ -227,8 +226,8 @@ def _head(text: str) -> dict[str, object]:
     """The keys of a file before its first table; a broken file has none."""
     head = re.split(r"(?m)^\s*\[[^\n]*\]\s*(?:#[^\n]*)?$", text, maxsplit=1)[0] if "\n[" in text else text
     try:
-        return tomllib.loads(head)
-    except tomllib.TOMLDecodeError:
+        return parse_toml(head)
+    except ValueError:
         return {}
 
 

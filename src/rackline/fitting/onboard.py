@@ -8,12 +8,10 @@ that are drawn to the stored ones take their place, and the stored ones become t
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from importlib.resources import files
 from typing import Any, ClassVar, Literal, assert_never, cast
 
 import numpy as np
@@ -21,7 +19,7 @@ import numpy as np
 from rackline.catalog import names, release_numbers
 from rackline.catalog.index import file_of
 from rackline.errors import InputError
-from rackline.files import rounded, toml_text
+from rackline.files import parse_toml, rounded, shipped_toml, toml_text
 from rackline.fitting.fit import Group, KernelFit, terms_of, version_of
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.solver import SEEDS, Errors, Values, half_of_families, held_out_errors, is_worse, is_worth
@@ -34,8 +32,7 @@ Verdict = Literal["new", "replaced", "as stored", "rejected"]
 @cache
 def ships() -> Mapping[str, tuple[str, ...]]:
     """Names of the calibrations that ship, `fitted` and `by_hand`, and the classes that are `held` back."""
-    text = files("rackline.fitting").joinpath("ships.toml").read_text(encoding="utf-8")
-    return {key: tuple(values) for key, values in tomllib.loads(text).items()}
+    return {key: tuple(values) for key, values in shipped_toml("rackline.fitting", "ships.toml").items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +186,7 @@ class _Entries:
         """The file of a stack, the user's own before the shipped one."""
         text = file_of("calibrations", stack).read_text(encoding="utf-8")
         comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
-        return cls(tomllib.loads(text), comments, [])
+        return cls(parse_toml(text), comments, [])
 
     def put(self, fit: KernelFit, reason: str) -> OnboardedGroup:
         """Put the entries of a fit in, where the stored ones do not describe its rows as well."""

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from typing import IO, Any, Literal, cast
 import numpy as np
 
 from rackline.errors import InputError
+from rackline.files import shipped_toml
 from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Shape
 from rackline.passes import Batch
@@ -222,7 +222,7 @@ class Installed:
 
 def installable() -> dict[str, Installed]:
     """Engines that run in a process of their own, by name."""
-    data = tomllib.loads((_HERE / "engines.toml").read_text(encoding="utf-8"))
+    data = shipped_toml("rackline.lab", "engines.toml")
     known: dict[str, dict[str, Any]] = {name: {**one, "also": tuple(one["also"])} for name, one in data.items()}
     return {name: Installed(**one) for name, one in known.items()}
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, assert_never
 
 import numpy as np
-from scipy.special import stdtrit
 
 from rackline.errors import InputError
 from rackline.late import load_optional
@@ -230,6 +229,13 @@ def verdict_of(rows: Iterable[Reading]) -> Verdict:
     return "holds" if judged and all(judged) else "undecided"
 
 
+def _students_t(runs: int) -> float:
+    """Half the width of an interval of 95 %, in standard errors of the mean of that many runs."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(runs - 1, 0.975))
+
+
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean of repeated runs and its interval of 95 % by Student's t; the interval of one run is unbounded.
 
@@ -241,7 +247,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean = float(numbers.mean())
     if numbers.size < 2:
         return mean, -math.inf, math.inf
-    half = float(stdtrit(numbers.size - 1, 0.975)) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
+    half = _students_t(numbers.size) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
     return mean, mean - half, mean + half
 
 
@@ -272,7 +278,7 @@ def share_interval(values: Sequence[float], trials: int) -> tuple[float, float, 
         return mean, 0.0, 1.0
     spread = float(numbers.var(ddof=1)) / runs
     count = min(runs * trials, mean * (1.0 - mean) / spread) if spread > 0.0 else float(runs * trials)
-    t2 = float(stdtrit(runs - 1, 0.975)) ** 2 / count
+    t2 = _students_t(runs) ** 2 / count
     middle = (mean + t2 / 2.0) / (1.0 + t2)
     half = math.sqrt(t2 * (mean * (1.0 - mean) + t2 / 4.0)) / (1.0 + t2)
     return mean, max(middle - half, 0.0), min(middle + half, 1.0)

@@ -6,10 +6,8 @@ In a terminal: a question, a guess that is read, the figure, and how far off the
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import math
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, assert_never
@@ -19,6 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rackline.errors import InputError
+from rackline.files import shipped_toml
 from rackline.ledger import caches, ciphers, scenes, training
 from rackline.ledger.drawings import Drawing, Reading
 from rackline.ledger.table import ledger
@@ -182,8 +181,7 @@ def chapters(segment: int | None = None) -> tuple[Chapter, ...]:
     >>> chapters(1)[0].steps[2].value
     2500.0
     """
-    text = importlib.resources.files("rackline.ledger").joinpath("guide.toml").read_text("utf-8")
-    rows = tomllib.loads(text)["chapter"]
+    rows = shipped_toml("rackline.ledger", "guide.toml")["chapter"]
     return tuple(_chapter(row, World()) for row in rows if segment in (None, row["segment"]))
 
 

@@ -7,12 +7,12 @@ machine of their run; a reader's own results replace them.
 from __future__ import annotations
 
 import functools
-import importlib.resources
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from rackline.files import shipped_toml
 
 SEGMENTS = {
     1: "Batch size, latency and cost",
@@ -113,8 +113,7 @@ class System:
 
 def _rows(key: str, *names: str) -> list[dict[str, Any]]:
     """Rows of a file that comes with the program."""
-    text = importlib.resources.files("rackline.ledger").joinpath(*names).read_text("utf-8")
-    return tomllib.loads(text)[key]
+    return shipped_toml("rackline.ledger", *names)[key]
 
 
 @functools.cache

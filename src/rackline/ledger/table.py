@@ -10,18 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.errors import InputError, nearest_name
-from rackline.ledger import (
-    batches,
-    caches,
-    ciphers,
-    conflicts,
-    golden,
-    pipelines,
-    prices,
-    racks,
-    summaries,
-    training,
-)
+from rackline.ledger import batches, caches, ciphers, conflicts, golden, pipelines, prices, racks, summaries, training
 from rackline.ledger.said import SEGMENTS, Claim, System, claims, systems
 from rackline.ledger.work import (
     BY_DEFINITION,

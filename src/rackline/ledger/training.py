@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.bands.stacks import default_stack
+from rackline.bands.defaults import default_stack
 from rackline.ledger.drawings import line_drawing, spread
 from rackline.ledger.scenes import Scene, work
 from rackline.ledger.work import Finding, Work, World

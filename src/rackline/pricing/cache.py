@@ -23,7 +23,7 @@ from rackline.catalog import names
 from rackline.errors import InputError, require
 from rackline.hardware import Cluster, MemoryTier, hbm_of, memory_tier
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.pricing import forms
+from rackline.pricing.forms import storage_usd_per_token_s
 from rackline.pricing.reading import KeptIn, Reader
 from rackline.pricing.sheet import PriceTier
 from rackline.pricing.unknowns import Range
@@ -358,7 +358,7 @@ def read_cache(reader: Reader, standard: PriceTier) -> None:
     method = "storage price"
     if slope is None and len(timed) >= 2:
         first, last = timed[0], timed[-1]
-        slope = forms.storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
+        slope = storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
         method = f"cache writes of {first.name} and {last.name}"
         if given is not None:
             once = first.usd - given - slope * (first.lifetime_s or 0.0)

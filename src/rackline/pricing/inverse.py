@@ -13,9 +13,14 @@ import numpy as np
 
 from rackline.hardware import MemoryTier
 from rackline.passes.features import as_array
-from rackline.pricing import forms
 from rackline.pricing.cache import keeping_units, read_cache
 from rackline.pricing.compare import conflicts, fitting_tiers, price_changes
+from rackline.pricing.forms import (
+    active_params_from_input_price,
+    bytes_from_output_price,
+    kv_bytes_from_step,
+    output_cost_over_price,
+)
 from rackline.pricing.reading import Bound, Reader, Reading, verdict_of
 from rackline.pricing.sheet import PriceSheet, PriceTier
 from rackline.pricing.unknowns import Draws, Unknowns, default_unknowns
@@ -82,7 +87,7 @@ def _active_params(reader: Reader, standard: PriceTier) -> None:
         reader.miss("active_params", "no usable input price")
         return
     u, x, (low_rent, high_rent) = reader.unknowns, reader.price_over_cost, reader.rents
-    form, d = forms.active_params_from_input_price, reader.draws
+    form, d = active_params_from_input_price, reader.draws
     reader.add(
         "active_params",
         "elements",
@@ -135,14 +140,14 @@ def _output_bytes(reader: Reader, standard: PriceTier) -> None:
         reader.miss("bytes_per_output_token", "no usable output price")
         return
     u, x, (low_rent, high_rent) = reader.unknowns, reader.price_over_cost, reader.rents
-    form, d = forms.bytes_from_output_price, reader.draws
+    form, d = bytes_from_output_price, reader.draws
     ratio, requests = (given or 0.0) / made, u.input_over_output
-    least_paid, most_paid = forms.output_cost_over_price(ratio, np.array([requests.low, requests.high]))
+    least_paid, most_paid = output_cost_over_price(ratio, np.array([requests.low, requests.high]))
     low, high = reader.ends(
         form(made * min(1.0, least_paid.min()), u.hbm_bytes_per_s, u.hbm_share.low, high_rent, x.high),
         form(made * most_paid.max(), u.hbm_bytes_per_s, u.hbm_share.high, low_rent, x.low),
     )
-    least_paid, most_paid = forms.output_cost_over_price(ratio, d.input_over_output)
+    least_paid, most_paid = output_cost_over_price(ratio, d.input_over_output)
     # two ways of pricing: each token pays its own cost, or the request does
     paid = made * np.stack([np.ones_like(d.output_split), least_paid * (most_paid / least_paid) ** d.output_split])
     drawn = as_array(form(paid, d.hbm_bytes_per_s, d.hbm_share, d.usd_per_chip_s, reader.drawn_x))
@@ -198,7 +203,7 @@ def _context_step(reader: Reader, standard: PriceTier) -> None:
     )
     x, (low_rent, high_rent) = reader.price_over_cost, reader.rents
     if standard.input_usd is not None:
-        form = forms.kv_bytes_from_step
+        form = kv_bytes_from_step
         reader.add(
             "kv_bytes_per_token",
             "bytes",

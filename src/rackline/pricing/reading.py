@@ -11,7 +11,7 @@ import numpy as np
 from rackline.arch import model
 from rackline.hardware import MemoryTier
 from rackline.passes.features import Array, as_array
-from rackline.pricing import forms
+from rackline.pricing.forms import input_usd_per_token, output_usd_per_token
 from rackline.pricing.sheet import PriceSheet, PriceTier
 from rackline.pricing.unknowns import Draws, Range, Unknowns
 
@@ -316,13 +316,13 @@ def verdict_of(sheet: PriceSheet, draws: Draws) -> Verdict:
         return Verdict(earns="unknown", text="unknown: no usable price of input and output")
     d, known = draws, model(sheet.model)
     given, made, r = standard.input_usd, standard.output_usd, d.input_over_output
-    c_in = as_array(forms.input_usd_per_token(known.active_params, d.flop_per_s, d.mfu, d.usd_per_chip_s, 1.0))
+    c_in = as_array(input_usd_per_token(known.active_params, d.flop_per_s, d.mfu, d.usd_per_chip_s, 1.0))
     weight_bytes = known.total_params * d.ridge * 2.0 * d.hbm_bytes_per_s / d.flop_per_s
     memory = _MEMORY * d.hbm_bytes
     chips = np.maximum(1.0, np.ceil(weight_bytes / (_WEIGHTS * memory)))
     kv = as_array(known.kv_bytes(d.context_len, 1.0)) * 2.0**d.share  # one to two bytes per element
     batch = (memory - weight_bytes / chips) / kv
-    read = forms.output_usd_per_token(
+    read = output_usd_per_token(
         known.active_params, memory / batch, d.flop_per_s, d.mfu, d.hbm_bytes_per_s, d.hbm_share, d.usd_per_chip_s, 1.0
     )
     c_out = as_array(read)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import math
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
@@ -12,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rackline.errors import InputError, unknown_name
+from rackline.files import shipped_toml
 from rackline.hardware import RENT_KINDS, Cluster, RentKind, most_w, rent_of
 from rackline.serving.fleet import HOURS_PER_MONTH
 
@@ -62,7 +61,7 @@ class Terms:
 @cache
 def stored() -> dict[str, Any]:
     """What `terms.toml` says: prices of spot and power, capital of machines, quality of models, each with sources."""
-    return tomllib.loads(importlib.resources.files("rackline.pricing").joinpath("terms.toml").read_text("utf-8"))
+    return shipped_toml("rackline.pricing", "terms.toml")
 
 
 def serving_share(taken_back: float, return_s: float) -> float:

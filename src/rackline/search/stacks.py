@@ -5,26 +5,21 @@ What can be said of their costs, given how far off each of them was, is `racklin
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from rackline.arch import AnyModel, DenseFfn, Model
-from rackline.catalog import LaunchRule, launch_rules_record, measured_stacks, names
+from rackline.catalog import LaunchRule, launch_rules_record, names
 from rackline.errors import InputError
-from rackline.hardware import Chip, Cluster
-from rackline.parallel import Layout, LayoutGrid, Precision, Routing, enumerate_layouts, precision
-from rackline.parallel.precision import storage_bytes
-from rackline.passes import Batch, Calibration, PassTime, calibration
-from rackline.passes.fallback import num_measured
+from rackline.hardware import Cluster
+from rackline.parallel import Layout, LayoutGrid, Precision
+from rackline.passes import Calibration
 from rackline.passes.features import Array, as_array
 from rackline.serving.workload import Mode
-from rackline.system import System
 
 Role = Literal["both", "prefill", "decode"]
 
@@ -199,62 +194,3 @@ def version_numbers(version: str, given: str = "") -> tuple[int, ...]:
     if found is None:
         raise InputError(what="version", given=given or version, allowed="a number such as 0.12.0")
     return tuple(int(part) for part in found.group(1).split("."))
-
-
-_BATCH, _CONTEXT_LEN = 32.0, 2048.0  # of the usual step, on a rank
-_ROOM = 1.25  # memory for weights, and for some KV cache beside them
-
-
-def stacks_on(chip: Chip) -> tuple[str, ...]:
-    """Stacks with kernels measured on a chip and launch rules of their own."""
-    return tuple(one for one in measured_stacks() if one in names("launch_rules") and num_measured(one, chip))
-
-
-def own_share(step: PassTime, stack: str, chip: Chip) -> float:
-    """Share of a step that stands on rows measured under a stack on a chip, over all rows in use [1].
-
-    Rows of another stack, of what stacks share, of the generation or of all chips stand in and do not count.
-    """
-    rows = [row for row in step.rows if row.used]
-    own = sum(row.seconds for row in rows if row.evidence == "measured" and row.origin == f"{stack}, {chip.name}")
-    return own / (sum(row.seconds for row in rows) or 1.0)
-
-
-def usual_shares(model: AnyModel, cluster: Cluster) -> dict[str, float]:
-    """Share of a usual decode step that stands on a stack's own rows, of each stack measured on the chip [1].
-
-    The step does not depend on what a question asks for beside model and chip: a tensor-parallel replica on as many
-    hosts as hold the weights, the checkpoint's own data types, 32 sequences of 2,048 tokens. Empty where that is no
-    replica, or where the layers of the model are not known.
-    """
-    if not isinstance(model, Model):
-        return {}
-    types = precision("native", model, cluster.chip)
-    weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
-    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (cluster.host_chips * cluster.chip.program_bytes))), 0)
-    chips = cluster.host_chips * hosts
-    if chips > cluster.max_chips:  # the fabric joins too few
-        return {}
-    return _shares(model, replace(cluster, usd_per_chip_hour=None, rented_chips=1).with_num_chips(chips), types)
-
-
-@lru_cache(maxsize=256)
-def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float]:
-    """Remembered by all values of model and machine, not by their names."""
-    alike = enumerate_layouts(
-        model, machine.num_chips
-    )  # of these the most tensor parallelism, experts cut as attention
-    plain = [one for one in alike if one.pp == one.cp == one.attention_dp == one.ep == 1]
-    layout = max(plain, key=lambda one: one.tp, default=None)
-    batch = Batch(decode_sequences=_BATCH, context_len=_CONTEXT_LEN)
-    systems = {
-        stack: System.of(
-            model, machine, calibration=calibration(stack, machine.chip), precisions=[types], routing=Routing()
-        )
-        for stack in (stacks_on(machine.chip) if layout else ())
-    }
-    return {
-        stack: own_share(system.deployment(layout).table().time(batch), stack, machine.chip)
-        for stack, system in systems.items()
-        if layout
-    }

@@ -23,7 +23,8 @@ from rackline.hardware import Chip
 from rackline.parallel import Deployment
 from rackline.passes import UNIT, Batch, StepPolicy
 from rackline.passes.features import Array, FloatLike
-from rackline.serving import blackboard
+from rackline.serving.blackboard.balance import balance_batch as balance_of
+from rackline.serving.blackboard.roofline import dimensionless_ridge
 from rackline.serving.capacity import LONGEST_CONTEXT
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.steady import Engine
@@ -338,7 +339,7 @@ def ridges(chips: Sequence[Chip]) -> list[Ridge]:
             chip=each.name,
             dtype=dtype,
             flop_per_byte=each.flop_per_s(dtype) / each.hbm_bytes_per_s,
-            ridge=float(blackboard.dimensionless_ridge(each.flop_per_s(dtype), each.hbm_bytes_per_s, _WIDTHS[dtype])),
+            ridge=float(dimensionless_ridge(each.flop_per_s(dtype), each.hbm_bytes_per_s, _WIDTHS[dtype])),
             drain_s=each.drain_s,
         )
         for each, dtype in able
@@ -417,7 +418,7 @@ def cache_of_model(
     """
     first = next(iter(kv_types.values()))
     rate = chip.flop_per_s(dtype)
-    ridge = float(blackboard.dimensionless_ridge(rate, chip.hbm_bytes_per_s, _WIDTHS[dtype]))
+    ridge = float(dimensionless_ridge(rate, chip.hbm_bytes_per_s, _WIDTHS[dtype]))
     return CacheOfModel(
         model=model.name,
         kv_bytes_per_token={name: float(model.kv_bytes_per_token(size)) for name, size in kv_types.items()},
@@ -427,5 +428,5 @@ def cache_of_model(
             model, flop_per_s=rate, hbm_bytes_per_s=chip.hbm_bytes_per_s, bytes_per_element=first
         ),
         # with tied embeddings, fewer parameters can be stored than multiplied: then it counts as dense
-        balance_batch=float(blackboard.balance_batch(ridge, max(1.0, model.total_over_active))),
+        balance_batch=float(balance_of(ridge, max(1.0, model.total_over_active))),
     )

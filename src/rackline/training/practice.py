@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rackline.files import parse_toml
 from rackline.training.system import TrainingSystem
 
 FILE = Path(__file__).with_name("practice.toml")
@@ -65,7 +65,7 @@ class Practice:
 @cache
 def published_practice() -> dict[str, Practice]:
     """Family → the numbers that `bench/train_practice.py` measured on the table of published runs."""
-    found: dict[str, Any] = tomllib.loads(FILE.read_text("utf-8"))
+    found: dict[str, Any] = parse_toml(FILE.read_text("utf-8"))
     families = found.pop("families")
     found["generations"] = tuple(found["generations"])
     return {one["family"]: Practice(**found, **one) for one in families}

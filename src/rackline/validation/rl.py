@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from rackline.arch import Model
-from rackline.bands.stacks import default_stack
+from rackline.bands.defaults import default_stack
 from rackline.errors import InputError
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration

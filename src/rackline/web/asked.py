@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ from rackline.api.answer import Verb, find_verb
 from rackline.api.question import Option, Question, options
 from rackline.api.verbs import entries
 from rackline.errors import InputError, RacklineError, nearest_names, shown
-from rackline.files import each_once
+from rackline.files import each_once, parse_toml
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -393,7 +392,7 @@ def _uploads(given: Any, limits: Limits) -> dict[str, str]:
 def _paths_inside(name: str, text: str) -> Iterator[str]:
     """Texts of an uploaded file that stand where a file may be named; what cannot be read is refused later."""
     try:
-        data: Any = json.loads(text) if PurePath(name).suffix == ".json" else tomllib.loads(text)
+        data: Any = json.loads(text) if PurePath(name).suffix == ".json" else parse_toml(text)
     except (ValueError, RecursionError):
         return
     for _, one in _texts(data, name):

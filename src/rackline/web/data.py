@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -19,6 +18,7 @@ from rackline.api.answer import Answer, Watch, answer as ask, answer_of, find_ve
 from rackline.api.explain import Explained, ExplainQuestion
 from rackline.api.verbs import entries
 from rackline.errors import InputError, unknown_name
+from rackline.files import shipped_toml
 from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import (
@@ -35,8 +35,8 @@ from rackline.web.forms import printed_parts
 from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, decode_points, parity, pipelines, racks
 
 with late:
-    from rackline import catalog, ledger as ledgers, parallel, passes, simulation
-    from rackline.ledger import guide as guided, said
+    from rackline import catalog, parallel, passes, simulation
+    from rackline.ledger import guide as guided, said, table as ledgers
     from rackline.parallel import memory
     from rackline.report import axes, figure as report_figure, live_figures
     from rackline.serving import curve
@@ -47,7 +47,7 @@ PARITY_KINDS: tuple[axes.Kind, ...] = ("seconds", "count")
 
 @functools.cache
 def _described() -> dict[str, Any]:
-    return tomllib.loads(importlib.resources.files("rackline.web").joinpath("views.toml").read_text("utf-8"))
+    return shipped_toml("rackline.web", "views.toml")
 
 
 def views() -> dict[str, dict[str, Any]]:
@@ -326,8 +326,7 @@ class Scenario:
 @functools.cache
 def scenarios() -> tuple[Scenario, ...]:
     """The scenarios that the page offers, in order."""
-    text = importlib.resources.files("rackline.web").joinpath("scenarios.toml").read_text("utf-8")
-    return tuple(Scenario(**one) for one in tomllib.loads(text)["scenario"])
+    return tuple(Scenario(**one) for one in shipped_toml("rackline.web", "scenarios.toml")["scenario"])
 
 
 def scenario_script(scenario: Scenario) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +16,7 @@ from rackline.api.budget import BudgetQuestion
 from rackline.api.prices import rent_of
 from rackline.api.tiers import TiersQuestion
 from rackline.errors import InputError, RacklineError
+from rackline.files import shipped_toml
 from rackline.late import late
 from rackline.passes.javascript import function
 
@@ -43,8 +42,7 @@ def _cases() -> dict[str, dict[str, Any]]:
 @functools.cache
 def beside(kind: str) -> list[dict[str, Any]]:
     """Published measurements that stand beside curves: entries of a kind of `measured.toml`."""
-    file = importlib.resources.files("rackline.web").joinpath("measured.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))[kind]
+    return shipped_toml("rackline.web", "measured.toml")[kind]
 
 
 def parity() -> dict[str, Any]:
