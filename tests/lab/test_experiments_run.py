@@ -34,3 +34,9 @@ def test_exact_readings_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     # what was trained: the direction, by its interval
     trained = [row for row in found.rows if row.low is not None and row.check != "shown"]
     assert [row.quantity for row in trained if row.holds is False] == []
+
+
+@pytest.mark.slow
+@pytest.mark.part("lab")
+def test_what_needs_several_devices_runs_on_the_host_whatever_is_asked_for() -> None:
+    assert run_experiment("experts", Setup(quick=True, device="gpu")).device == "cpu"

@@ -31,11 +31,13 @@ class Entry:
         name: of the experiment and of its module in `rackline.lab`.
         shows: what it shows, in a line.
         systems: of the lecture's ledger.
+        on_host: whether it needs eight devices, which every host has under JAX, and times them by the host's processor.
     """
 
     name: str
     shows: str
     systems: tuple[str, ...]
+    on_host: bool = False
 
 
 EXPERIMENTS = {
@@ -50,8 +52,18 @@ EXPERIMENTS = {
             name="sparse", shows="attention that reads the root of the context: bytes, time, quality", systems=("Y06",)
         ),
         Entry(name="moe", shows="a mixture of experts: router, top-k, balance, cost", systems=("Y07",)),
-        Entry(name="experts", shows="expert parallelism over two racks: who sends what to whom", systems=("Y08",)),
-        Entry(name="pipeline", shows="pipeline schedules: gradients, idle time, memory", systems=("Y11", "Y12")),
+        Entry(
+            name="experts",
+            shows="expert parallelism over two racks: who sends what to whom",
+            systems=("Y08",),
+            on_host=True,
+        ),
+        Entry(
+            name="pipeline",
+            shows="pipeline schedules: gradients, idle time, memory",
+            systems=("Y11", "Y12"),
+            on_host=True,
+        ),
         Entry(name="reversible", shows="a reversible transformer: flat memory for more work", systems=("Y20",)),
         Entry(
             name="cipher",
@@ -76,16 +88,16 @@ def entry(name: str) -> Entry:
 
 
 def run_experiment(name: str, setup: Setup) -> Experiment:
-    """Run one experiment.
+    """Run one experiment, on the host where it needs several devices.
 
     Raises:
         InputError: no experiment of this name, or no JAX.
     """
-    entry(name)
-    start_jax(setup.device)
+    device = "cpu" if entry(name).on_host else setup.device
+    start_jax(device)
     began = time.perf_counter()
     found: Experiment = importlib.import_module(f"rackline.lab.{name}").run(setup)
-    return replace(found, seconds=time.perf_counter() - began, seed=setup.seed, quick=setup.quick, device=setup.device)
+    return replace(found, seconds=time.perf_counter() - began, seed=setup.seed, quick=setup.quick, device=device)
 
 
 _ALLOWED = "the JSON of `rackline lab all --json`"

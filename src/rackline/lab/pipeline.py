@@ -128,7 +128,7 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
     chunks = schedule.num_chunks(VIRTUAL_PP)
     parts, place = pp * chunks, schedule.place(pp, chunks)
     table = schedule.table(pp, micro_batches, chunks)
-    devices = jax.devices()[:pp]
+    devices = jax.devices("cpu")[:pp]
     device_of = {place(index, chunk): devices[index] for index in range(pp) for chunk in range(chunks)}
     of_model, of_copy = parts // schedule.copies, micro_batches // schedule.copies
     per_part = len(blocks) // of_model
@@ -218,7 +218,7 @@ def decode_in_a_ring(blocks: list[Weights], groups: int, passes: int, pp: int) -
 
     Each group of sequences goes through all stages, and its output is its next input.
     """
-    devices = jax.devices()[:pp]
+    devices = jax.devices("cpu")[:pp]
     per_stage = len(blocks) // pp
     held = [jax.device_put(blocks[i * per_stage : (i + 1) * per_stage], device) for i, device in enumerate(devices)]
     states = [jax.random.normal(jax.random.key(group), (ROWS, WIDTH)) for group in range(groups)]

@@ -251,10 +251,11 @@ def run(setup: Setup) -> Experiment:
     key = jax.random.key(setup.seed)
     params = init(key, SHAPE)
     tokens = jax.random.randint(key, (TOKENS + 1,), 0, SHAPE.vocab_size)
-    slopes = {
-        name: jax.jit(jax.grad(partial(loss_of, shape=SHAPE, stack=stack)))(params, tokens)
-        for name, stack in STACKS.items()
-    }
+    with jax.default_matmul_precision("highest"):  # GPUs round inputs of products to TF32 otherwise
+        slopes = {
+            name: jax.jit(jax.grad(partial(loss_of, shape=SHAPE, stack=stack)))(params, tokens)
+            for name, stack in STACKS.items()
+        }
     rows = [
         Reading(
             quantity="gradient: relative difference to stored activations, float32",
@@ -265,7 +266,8 @@ def run(setup: Setup) -> Experiment:
         )
     ]
     setup.progress("rounding of the inverse")
-    rows += _rounding(key)
+    with jax.default_matmul_precision("highest"):
+        rows += _rounding(key)
     costs, curves = _costs(setup, DEPTHS[:2] if setup.quick else DEPTHS)
     rows += costs
     setup.progress("training")
