@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import POINTER, c_int64, c_void_p
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.routers import ROUTERS, Numbers, RoundRobin, Standing
 
+T = TypeVar("T")
 IN_C = ("round-robin", "least-loaded")
 """Routers that the loop in C has itself."""
 FEED_S = 1.0
@@ -95,11 +97,16 @@ class NativeStanding(Standing):
             replica.advance(until)
 
 
+def only(kind: type[T], some: Iterable[object]) -> list[T]:
+    """Those of a kind."""
+    return [one for one in some if isinstance(one, kind)]
+
+
 def standing_of(replicas: Sequence[Replica | NativeReplica], log: RequestLog | NativeLog) -> Standing:
     """The standing of replicas of either kind."""
     if isinstance(log, NativeLog):
-        return NativeStanding([one for one in replicas if isinstance(one, NativeReplica)], log)
-    return PlainStanding([one for one in replicas if isinstance(one, Replica)], log)
+        return NativeStanding(only(NativeReplica, replicas), log)
+    return PlainStanding(only(Replica, replicas), log)
 
 
 class Gate:

@@ -119,6 +119,7 @@ class NativeReplica:
             "chunked": policy.chunked,
             "interval_s": policy.interval_s,
             "hands_over": hands_over,
+            "tells": _GOES_ON if hands_over else 0,  # for `take_done`; `run_pools` sets it anew
             "aligned": policy.alignment is not None,
             "by_priority": policy.order is not None,
             "for_urgent": policy.preempts_for_urgent,
@@ -143,10 +144,6 @@ class NativeReplica:
         """Run all passes that start before `until`."""
         while goes_on(self._library.advance(self.address, until, _PASSES)):
             pass  # interruptions are noticed here
-
-    def goes_on(self) -> None:
-        """Note requests that are done for `take_done`, and run on."""
-        self._head.tells = _GOES_ON
 
     def take_done(self) -> tuple[Array, Array]:
         """Requests that are done since the last call, and when [s], (n,) each."""
