@@ -16,8 +16,9 @@ import pytest
 from rackline.errors import InputError, UnknownNameError
 from rackline.simulation import POLICIES, PlainClock, Pool, RankSpec, Requests, Result, simulate
 from rackline.simulation.agent_traces import read_tasks
-from rackline.simulation.agents import AGENTX, CODING, Before, Calls, Skewed, in_turns
+from rackline.simulation.agents import AGENTX, CODING, Skewed
 from rackline.simulation.block_table import BlockTable
+from rackline.simulation.calls import Before, Calls, in_turns
 from rackline.simulation.evictions import KEEPINGS
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import BlockRuns

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from rackline.errors import InputError, nearest_name
 from rackline.files import read_lines
-from rackline.simulation.agents import HASH_TOKENS, Before, Calls
+from rackline.simulation.calls import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
 
 CHARACTERS_A_TOKEN = 4.0

@@ -174,11 +174,16 @@ class Rank:
 
     def known_prefix(self, request: int, now: float) -> int:
         """Blocks of a prompt's prefix in the memories of this rank [count]."""
-        hashes: Any = self.log.hashes
-        if self.cache is None or hashes is None:
+        if self.cache is None:
             return 0
-        found, _, behind = self.cache.match(hashes[request], len(hashes[request]), now)
+        hashes = self._blocks_of(self.log.hashes, request)
+        found, _, behind = self.cache.match(hashes, len(hashes), now)
         return found + sum(behind)
+
+    def _blocks_of(self, rows: Any, request: int) -> Any:
+        """Hashed blocks of a request, as the cache takes them."""
+        row = rows[request]
+        return row if isinstance(self.cache, BlockTable) or not isinstance(row, np.ndarray) else row.tolist()
 
     def preempt(self, now: float) -> int:
         """Preempt the request that was admitted last (or that is last in the policy's order); returns which one."""
@@ -281,8 +286,8 @@ class Rank:
             done = target
         elif self.spec.swap_tokens_per_s and request in log.last_s:
             done = target - 1  # its cache is on the host, but for the last token
-        elif cache is not None and log.hashes is not None:
-            hashes: Any = log.hashes[request]
+        elif cache is not None:
+            hashes = self._blocks_of(log.hashes, request)
             # at least one token must be computed, to predict the next from
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
             found, resting, tiers = cache.match(hashes, most, now)
@@ -358,8 +363,8 @@ class Rank:
             log.adapter_loads += load_s > 0.0
         again = self.blocks.take_again(request, entry.done // self.spec.block_size)
         self.blocks.take(entry.need - again)
-        if self.cache is not None and log.hashes is not None:
-            hashes: Any = log.hashes[request]
+        if self.cache is not None:
+            hashes = self._blocks_of(log.hashes, request)
             self.cache.acquire(hashes[: entry.found])
             self.shared[request] = hashes[: entry.found]
             first = log.admitted_s[request] is None  # blocks that a preempted request finds again are not cache hits
@@ -389,11 +394,11 @@ class Rank:
 
     def _hash(self, chunks: list[tuple[int, int, int]], now: float) -> None:
         """Make the blocks that this pass completes available by hash."""
-        cache, log = self.cache, self.log
-        if cache is None or log.hashes is None:
+        cache = self.cache
+        if cache is None:
             return
         for request, take, done in chunks:
-            hashes = log.hashes[request]
+            hashes = self._blocks_of(self.log.hashes, request)
             full = min((done + take) // cache.unit_tokens, len(hashes))
             self._share(request, hashes[len(self.shared[request]) : full], now)
 
@@ -419,7 +424,7 @@ class Rank:
             # the next turn of a conversation begins with the answer; not where another pool has computed the prompt
             if mine is not None and len(mine) == log.input_len[request] // unit:
                 full = (log.input_len[request] + log.output_len[request] - 1) // unit
-                self._share(request, log.answer_hashes[request][: full - len(mine)], now)
+                self._share(request, self._blocks_of(log.answer_hashes, request)[: full - len(mine)], now)
         self.free(request, now)
 
     def prompt_done(self, request: int, now: float) -> bool:

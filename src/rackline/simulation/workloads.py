@@ -12,6 +12,7 @@ import numpy as np
 from rackline.arch import AppliedAdapter
 from rackline.errors import InputError
 from rackline.passes.features import Array
+from rackline.simulation.calls import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
@@ -182,7 +183,7 @@ class Sessions:
     system_tokens: int = 0
     max_tokens: int = MAX_TOKENS
     same_length: bool = False
-    hash_tokens: int = 64
+    hash_tokens: int = HASH_TOKENS
 
     def __post_init__(self) -> None:
         if not self.turns >= 1:
@@ -219,7 +220,12 @@ class Sessions:
         return (1.0 - 1.0 / self.requests) ** steps
 
     def draw(self, rng: np.random.Generator, count: int, rate_per_s: float, lengths: AnyLengths) -> Requests:
-        """Requests of sessions that begin at random.
+        """Requests of sessions that begin at random; arguments as of `calls`."""
+        found = self.calls(rng, count, rate_per_s, lengths).requests(self.name)
+        return replace(found, task=None, process="open")
+
+    def calls(self, rng: np.random.Generator, count: int, rate_per_s: float, lengths: AnyLengths) -> Calls:
+        """Calls of sessions that begin at random, each session a task.
 
         Args:
             count: requests of all sessions together [requests].
@@ -231,52 +237,30 @@ class Sessions:
         chance, kind = rng.random(count), rng.random(count)
         pauses = rng.exponential(1.0, count)
         starts = gamma(rng, count, rate_per_s, 1.0)
-        columns: list[tuple[float, int, int, int]] = []
-        hashes: list[tuple[int, ...]] = []
-        answered: list[tuple[int, ...]] = []
-        shared = self.system_tokens // self.hash_tokens
-        fresh = shared
-        session = 0
+        calls = Calls(shared_tokens=self.system_tokens, hash_tokens=self.hash_tokens)
         most = int(self.requests) if self.same_length else count
         places = np.arange(min(count, most) + 1)
         reached = self.reached(places)
         on = np.divide(reached[1:], reached[:-1], out=np.zeros(len(places) - 1), where=reached[:-1] > 0)
         tools = self.after_tool(places)
-        while len(columns) < count:
-            context, before = self.system_tokens, -1
-            known = tuple(range(shared))
-            for place in range(count - len(columns)):
-                index = len(columns)
+        session = 0
+        while len(calls.task) < count:
+            context = self.system_tokens
+            for place in range(count - len(calls.task)):
+                index = len(calls.task)
                 tool = kind[index] < tools[place]
                 prompt = context + int(results[index] if tool else messages[index])
-                answer = int(answers[index])
-                if before >= 0 and prompt + answer > self.max_tokens:
+                context = prompt + int(answers[index])
+                if place and context > self.max_tokens:
                     break
-                full, kept = prompt // self.hash_tokens, (prompt + answer) // self.hash_tokens
-                if kept > len(known):
-                    known = (*known, *range(fresh, fresh + kept - len(known)))
-                    fresh = known[-1] + 1
                 pause_s = float(pauses[index]) * (self.tool_s if tool else self.think_s)
-                columns.append((float(starts[session]) if before < 0 else pause_s, prompt, answer, before))
-                hashes.append(known[:full])
-                # the last token of an answer is not in the cache yet
-                answered.append(known[full : (prompt + answer - 1) // self.hash_tokens])
-                context, before = prompt + answer, index
+                before = (Before(index - 1, pause_s),) if place else ()
+                start_s = float(starts[session])
+                calls.add(session, prompt, int(answers[index]), path=session, before=before, start_s=start_s)
                 if chance[index] >= on[place]:
                     break
             session += 1
-        table = np.array(columns)
-        return Requests(
-            arrival_s=table[:, 0],
-            input_len=table[:, 1].astype(np.int64),
-            output_len=table[:, 2].astype(np.int64),
-            after=table[:, 3].astype(np.int64),
-            hashes=hashes,
-            answer_hashes=answered,
-            hash_tokens=self.hash_tokens,
-            name=self.name,
-            process="open",
-        )
+        return calls
 
     @property
     def name(self) -> str:
