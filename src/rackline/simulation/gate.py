@@ -214,12 +214,9 @@ class Backlog:
 
     def _open(self, log: RequestLog | NativeLog) -> tuple[Array, Array]:
         """Masks of what was given and has no answer, and has not begun."""
-        if isinstance(log, NativeLog):
-            return np.isnan(log.finish_s[self.given]), np.isnan(log.admitted_s[self.given])
-        ends, begins = (
-            [column[one] is None for one in self.given.tolist()] for column in (log.finish_s, log.admitted_s)
-        )
-        return np.array(ends, dtype=bool), np.array(begins, dtype=bool)
+        given = self.given.tolist()
+        ends, begins = (np.isnan([float(column[one]) for one in given]) for column in (log.finish_s, log.admitted_s))
+        return ends, begins
 
     def feed(self, standing: Standing, now: float) -> list[tuple[int, int]]:
         """Fill the idle room: (request, place) of what was given to replicas.

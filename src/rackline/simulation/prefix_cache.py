@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Generic, TypeVar
 
 from rackline.errors import InputError
 from rackline.simulation.evictions import EVICTIONS, BlockUse, Eviction
@@ -201,12 +202,15 @@ BlockStore = RecencyStore | KeyStore
 """Blocks by hash, and which of them is evicted next."""
 
 
-class Tier:
+Blocks = TypeVar("Blocks")
+
+
+class Tier(Generic[Blocks]):
     """Blocks of a tier behind HBM."""
 
     __slots__ = ("blocks", "room", "spec", "ttl_s")
 
-    def __init__(self, spec: TierSpec, unit_tokens: int, blocks: BlockStore, ttl_s: float) -> None:
+    def __init__(self, spec: TierSpec, unit_tokens: int, blocks: Blocks, ttl_s: float = inf) -> None:
         self.spec = spec
         self.ttl_s = ttl_s if spec.ttl_s is None else spec.ttl_s
         self.room = int(spec.tokens // unit_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isinf
+from math import inf, isinf, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,7 +189,7 @@ class Rank:
         """Preempt the request that was admitted last (or that is last in the policy's order); returns which one."""
         if self.policy.preempts_last_of_order:
             log = self.log
-            victim = max(self.running, key=lambda r: (self._key(r), log.engine_s[r] or 0.0, r))
+            victim = max(self.running, key=lambda r: (self._key(r), log.engine_s[r], r))
         else:
             victim = next(reversed(self.running))
         log = self.log
@@ -201,7 +201,7 @@ class Rank:
                 self.swap_s += context / self.spec.swap_tokens_per_s
         self.free(victim, now, victim)
         log.preempted[victim] += 1
-        self.waiting.put_back(victim, log.engine_s[victim] or 0.0)
+        self.waiting.put_back(victim, log.engine_s[victim])
         return victim
 
     def make_room(self, tokens: int, now: float) -> bool:
@@ -334,7 +334,7 @@ class Rank:
             chunks.append((request, entry.take, entry.done))
             budget -= entry.take
         for request in reversed(passed):
-            self.waiting.put_back(request, self.log.engine_s[request] or 0.0)
+            self.waiting.put_back(request, self.log.engine_s[request])
 
     def _make_way(self, request: int, need: int, chunks: list[tuple[int, int, int]], now: float) -> None:
         """Less urgent running requests leave for one that waits, where that makes room for it."""
@@ -367,7 +367,7 @@ class Rank:
             hashes = self._blocks_of(log.hashes, request)
             self.cache.acquire(hashes[: entry.found])
             self.shared[request] = hashes[: entry.found]
-            first = log.admitted_s[request] is None  # blocks that a preempted request finds again are not cache hits
+            first = isnan(log.admitted_s[request])  # blocks that a preempted request finds again are not cache hits
             if any(entry.tiers):
                 self._fetch(hashes[entry.found : entry.found + sum(entry.tiers)], entry.tiers, count=first)
             if first and entry.done and request not in log.ready:
@@ -375,7 +375,7 @@ class Rank:
                 log.tier_tokens[0] += entry.found * self.cache.unit_tokens
         self.held[request] = self._private(request, entry.holding)
         self.prefilling[request] = entry.done
-        if log.admitted_s[request] is None:
+        if isnan(log.admitted_s[request]):
             log.admitted_s[request] = now
         if self.spec.swap_tokens_per_s and request in log.last_s:
             self.swap_s += entry.done / self.spec.swap_tokens_per_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
+from math import nan
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -265,7 +266,7 @@ _HASHES = ("hashes", "answer_hashes")
 
 
 class RequestLog:
-    """Lengths [tokens], times [s] and counts by request; times are None until they are known."""
+    """Lengths [tokens], times [s] and counts by request; times are NaN until they are known."""
 
     __slots__ = (
         "adapter_loads",
@@ -298,11 +299,11 @@ class RequestLog:
         self.answer_hashes: Sequence[Sequence[int]] | None = requests.answer_hashes
         self.adapters: list[int] | None = None if requests.adapters is None else requests.adapters.tolist()
         self.adapter_loads = 0  # transfers of adapters from the host
-        self.arrival_s: list[float | None] = [None] * count
-        self.engine_s: list[float | None] = [None] * count  # when the scheduler sees it
-        self.admitted_s: list[float | None] = [None] * count
-        self.first_s: list[float | None] = [None] * count
-        self.finish_s: list[float | None] = [None] * count
+        self.arrival_s = [nan] * count
+        self.engine_s = [nan] * count  # when the scheduler sees it
+        self.admitted_s = [nan] * count
+        self.first_s = [nan] * count
+        self.finish_s = [nan] * count
         self.last_s: dict[int, float] = {}  # last token of a preempted request
         self.generated: dict[int, int] = {}  # output tokens before it was preempted or handed over
         self.ready: set[int] = set()  # requests whose prompt was computed elsewhere
@@ -321,7 +322,7 @@ class RequestLog:
     def forget(self, requests: Array) -> None:
         """These requests, whose replica has failed, are as new."""
         for one in requests.tolist():
-            self.admitted_s[one] = self.first_s[one] = None
+            self.admitted_s[one] = self.first_s[one] = nan
             self.last_s.pop(one, None)
             self.generated.pop(one, None)
             self.ready.discard(one)
