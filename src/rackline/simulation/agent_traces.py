@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.files import read_lines
 from rackline.simulation.calls import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
@@ -406,8 +406,7 @@ def read_tasks(
         raise InputError(what="agents", given=path, allowed=allowed, nearest=nearest_name(path, known))
     files = sorted(one for one in place.glob("*.json*") if one.is_file()) if place.is_dir() else [place]
     lines = [line for file in files for line in _lines(file)]
-    if not lines:
-        raise InputError(what="agents", given="no object", allowed="JSON or JSON lines of tasks", where=path)
+    require(lines, what="agents", given="no object", allowed="JSON or JSON lines of tasks", where=path)
     found = next((one for one in FORMATS if one.knows(lines[0].data)), None)
     if found is None:
         keys = ", ".join(map(str, lines[0].data))[:80]

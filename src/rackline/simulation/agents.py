@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.simulation.calls import Before, Calls
 from rackline.simulation.requests import Requests
@@ -31,8 +31,12 @@ class Skewed:
     mean: float
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.median <= self.mean or (self.median == 0.0 < self.mean):
-            raise InputError(what="median", given=self.median, allowed=f"above 0, up to the mean {self.mean:g}")
+        require(
+            0.0 < self.median <= self.mean or self.median == self.mean == 0.0,
+            what="median",
+            given=self.median,
+            allowed=f"above 0, up to the mean {self.mean:g}",
+        )
 
     @classmethod
     def of_percentiles(cls, p50: float, p90: float) -> Skewed:

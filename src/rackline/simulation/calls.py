@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.simulation.requests import BlockRuns, Joins, Requests, Turns
 
@@ -80,8 +80,7 @@ class Calls:
             cap_s: longest pause between calls [s].
             skipped: malformed lines that were left out [count].
         """
-        if not self.task:
-            raise InputError(what="trace", given="no usable call", allowed="at least one request", where=name)
+        require(self.task, what="trace", given="no usable call", allowed="at least one request", where=name)
         first = [one[0] if one else Before(-1, start) for one, start in zip(self.before, self.start_s, strict=True)]
         joins = [(index, *one) for index, some in enumerate(self.before) for one in some[1:]]
         after = np.array([one.call for one in first], dtype=np.int64)

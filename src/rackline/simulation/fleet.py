@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.simulation.entrance import Entrance, Frontend
 from rackline.simulation.fleet_pool import NO_REQUESTS, GrowingPool, Handed, Member, Outage, Places, Scaled
 from rackline.simulation.fleet_run import FleetRun, PoolRun
@@ -95,8 +95,7 @@ class _Fleet:
         ]
         self.first, self.main = self.groups[0], self.groups[-1]
         self.frontend, self.gate = Frontend(entrance.frontend, requests), gates[0]
-        if len(self.backlog) and front is not None:
-            raise InputError(what="offline class", given="requests", allowed="one pool")
+        require(front is None or not len(self.backlog), what="offline class", given="requests", allowed="one pool")
         at_s = self.frontend.pass_all(requests.arrival_s, self.backlog.mine) + entrance.beyond_s
         order = np.argsort(at_s, kind="stable")
         self.order = order[~self.backlog.mine[order]]

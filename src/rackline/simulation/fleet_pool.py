@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.simulation.autoscalers import Autoscaler, Seen, Setting
 from rackline.simulation.gate import Backlog, Gate, only, standing_of
@@ -116,8 +116,12 @@ class Failures:
     rack_share: float = RACK_SHARE
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.per_host_day < inf:
-            raise InputError(what="failures", given=self.per_host_day, allowed="a rate above 0 a day and host")
+        require(
+            0.0 < self.per_host_day < inf,
+            what="failures",
+            given=self.per_host_day,
+            allowed="a rate above 0 a day and host",
+        )
 
     def draw(self, rng: np.random.Generator, hosts: int, seconds: float) -> list[Outage]:
         """Outages of a run, in the order of time; each is the first of an independent Poisson process.

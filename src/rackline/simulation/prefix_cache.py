@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.simulation.evictions import EVICTIONS, BlockUse, Eviction
 
 
@@ -34,14 +34,14 @@ class TierSpec:
     usd_per_byte_hour: float | None = None
 
     def __post_init__(self) -> None:
-        if self.ttl_s is not None and not self.ttl_s > 0:
-            raise InputError(what=f"tier {self.name}", given=f"ttl={self.ttl_s:g}s", allowed="above 0 s")
-        if not (self.tokens >= 0 and self.tokens_per_s > 0 and self.latency_s >= 0):
-            raise InputError(
-                what=f"tier {self.name}",
-                given=f"{self.tokens:g} tokens at {self.tokens_per_s:g} tokens/s",
-                allowed="a capacity of 0 or more, a rate above 0",
-            )
+        if self.ttl_s is not None:
+            require(self.ttl_s > 0, what=f"tier {self.name}", given=f"ttl={self.ttl_s:g}s", allowed="above 0 s")
+        require(
+            self.tokens >= 0 and self.tokens_per_s > 0 and self.latency_s >= 0,
+            what=f"tier {self.name}",
+            given=f"{self.tokens:g} tokens at {self.tokens_per_s:g} tokens/s",
+            allowed="a capacity of 0 or more, a rate above 0",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,7 @@ class CacheRules:
     kept: str = "keep"
 
     def __post_init__(self) -> None:
-        if not self.ttl_s > 0:
-            raise InputError(what="cache_ttl", given=self.ttl_s, allowed="above 0 s", nearest="300")
+        require(self.ttl_s > 0, what="cache_ttl", given=self.ttl_s, allowed="above 0 s", nearest="300")
 
 
 class _Past:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.passes.features import Array
 
 USUAL_FILL = 0.8
@@ -134,12 +134,12 @@ class Requests:
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
-        if not count:
-            raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
+        require(count, what=self.name or "requests", given="none", allowed="at least one request")
         for name in (*_ARRAYS, *_OPTIONAL, *_HASHES):
             column = getattr(self, name)
-            if column is not None and len(column) != count:
-                raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one per request")
+            if column is not None:
+                given = f"{len(column)} values"
+                require(len(column) == count, what=name, given=given, allowed=f"{count}, one per request")
         self._refuse("arrival_s", ~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0)), "0 or more")
         free = self.arrival_s if self.after is None else self.arrival_s[self.after < 0]
         if np.any(np.diff(free) < 0):
@@ -154,8 +154,12 @@ class Requests:
             self._refuse("computed", (self.computed < 0) | (self.computed > self.input_len), "0 up to the prompt")
         if self.after is not None:
             self._refuse("after", self.after >= np.arange(count), "an earlier request")
-        if self.joins is not None and np.any(self.joins.before >= self.joins.request):
-            raise InputError(what="joins", given="a later request", allowed="earlier requests")
+        require(
+            self.joins is None or not np.any(self.joins.before >= self.joins.request),
+            what="joins",
+            given="a later request",
+            allowed="earlier requests",
+        )
 
     def _refuse(self, name: str, bad: Array, allowed: str) -> None:
         """Raise an error about the first value of a column that is bad."""
@@ -187,8 +191,7 @@ class Requests:
         Raises:
             InputError: the factor is not above 0.
         """
-        if not factor > 0:
-            raise InputError(what="rate scale", given=factor, allowed="above 0", nearest="1")
+        require(factor > 0, what="rate scale", given=factor, allowed="above 0", nearest="1")
         return replace(self, arrival_s=self.arrival_s / factor)
 
     def where(self, index: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import BlockRuns, Requests
@@ -307,8 +307,7 @@ def session_hits(
     >>> round(kept.hit_share, 2), round(kept.unlimited_share, 2)
     (0.86, 0.87)
     """
-    if not rate_per_s > 0:
-        raise InputError(what="rate", given=rate_per_s, allowed="above 0 sessions/s", nearest="1")
+    require(rate_per_s > 0, what="rate", given=rate_per_s, allowed="above 0 sessions/s", nearest="1")
     steps = _Steps.of(sessions, message_tokens, answer_tokens)
     kept_s, least = ttl_s, steps.held(0.0, rate_per_s, answer_s)
     if capacity_tokens < inf and steps.held(min(ttl_s, 1e12), rate_per_s, answer_s) > capacity_tokens:

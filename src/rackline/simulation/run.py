@@ -13,7 +13,7 @@ from math import inf, nextafter
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.processes import held
 from rackline.simulation.entrance import AdmissionRule, Frontend, Stage, StageData
@@ -133,8 +133,12 @@ def simulate(
     gate = Gate(requests, router, admission, backlog)
     pools = [pool] if prefill is None else [pool, prefill.pool]
     alone = requests.turns is None and (requests.after is None or not np.any(requests.after >= 0))
-    if len(backlog) and not (alone and prefill is None):
-        raise InputError(what="offline class", given="requests", allowed="one pool, and requests that follow no other")
+    require(
+        not len(backlog) or (alone and prefill is None),
+        what="offline class",
+        given="requests",
+        allowed="one pool, and requests that follow no other",
+    )
     in_order = alone and prefill is None  # each request comes at a time that is known before
     log, makers = replica_makers(
         requests,
@@ -178,18 +182,18 @@ def that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad:
     if prefill is not None and not bool(_too_long(longest, spec)[first]):
         narrow = prefill.pool.spec
     most = narrow.num_blocks - narrow.blocks_of(0) if narrow.grows else 0
-    if not skip_bad:
-        raise InputError(
-            what="request",
-            given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
-            allowed=f"at most {most * narrow.block_size} tokens, the KV cache capacity of a rank "
-            "(or skip such requests)",
-            where=requests.where(first),
-        )
+    require(
+        skip_bad,
+        what="request",
+        given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
+        allowed=f"at most {most * narrow.block_size} tokens, the KV cache capacity of a rank (or skip such requests)",
+        where=requests.where(first),
+    )
     for index, one, _ in sorted(requests.waits()):  # requests that wait for one that is left out are left out as well
         bad[index] |= bad[one]
-    if np.all(bad):
-        raise InputError(what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens")
+    require(
+        not np.all(bad), what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens"
+    )
     return requests.pick(~bad), int(bad.sum())
 
 

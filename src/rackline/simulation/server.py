@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import floor, inf
 
 from rackline.arch import Model
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Deployment
 from rackline.parallel.memory import kv_room_bytes, kv_size
@@ -64,14 +64,19 @@ class RankSpec:
 
     def __post_init__(self) -> None:
         for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
-        if not self.grows and self.reserve != "final":
-            raise InputError(what="reserve", given=self.reserve, allowed="final, as the cache has a fixed size")
-        if self.prefix_caching and self.hash_tokens % self.block_size:
-            raise InputError(
-                what="hash_tokens", given=self.hash_tokens, allowed=f"a multiple of the block size {self.block_size}"
-            )
+            require(getattr(self, name) >= 1, what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+        require(
+            self.grows or self.reserve == "final",
+            what="reserve",
+            given=self.reserve,
+            allowed="final, as the cache has a fixed size",
+        )
+        require(
+            not (self.prefix_caching and self.hash_tokens % self.block_size),
+            what="hash_tokens",
+            given=self.hash_tokens,
+            allowed=f"a multiple of the block size {self.block_size}",
+        )
 
     @property
     def num_blocks(self) -> int:
@@ -101,8 +106,7 @@ class AdapterSlots:
     load_s: float
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise InputError(what="resident adapters", given=self.slots, allowed="at least 1", nearest="1")
+        require(self.slots >= 1, what="resident adapters", given=self.slots, allowed="at least 1", nearest="1")
 
 
 class ResidentAdapters:
@@ -319,8 +323,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         for name in ("ranks", "micro_batches", "replicas"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+            require(getattr(self, name) >= 1, what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
 
     @property
     def num_ranks(self) -> int:
@@ -403,17 +406,16 @@ def pool_of(
     size = kv_size(model, layout, types) if longest is None else kv_size(model, layout, types, longest)
     found_unit, found_fixed = size.in_tokens(block_size)
     unit, fixed = float(found_unit), int(found_fixed)
-    if not unit:
-        raise InputError(what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
+    require(unit, what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     if pool_tokens is None:
         server = replace(stack.memory(), block_size=block_size)
         room = float(kv_room_bytes(model, layout, types, chip, server)[0])
-        if room < unit * block_size:
-            raise InputError(
-                what=f"{model.name} on {layout.label()}",
-                given=f"{room / 1e9:.3g} GB left for KV on the fullest chip",
-                allowed="memory for the weights and one request",
-            )
+        require(
+            room >= unit * block_size,
+            what=f"{model.name} on {layout.label()}",
+            given=f"{room / 1e9:.3g} GB left for KV on the fullest chip",
+            allowed="memory for the weights and one request",
+        )
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0
     clock = TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)

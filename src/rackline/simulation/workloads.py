@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from rackline.arch import AppliedAdapter
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.simulation.calls import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
@@ -44,8 +44,9 @@ class Lengths:
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
-            if not getattr(self, name) >= 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1 token", nearest="1")
+            require(
+                getattr(self, name) >= 1, what=name, given=getattr(self, name), allowed="at least 1 token", nearest="1"
+            )
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """(input_len, output_len) in whole tokens, at least 1 [tokens], (count,) each."""
@@ -97,8 +98,13 @@ def open_arrivals(
     inputs, outputs = lengths.draw(rng, count)
     priority = None
     if high_priority_share:
-        if not 0.0 <= high_priority_share <= 1.0:
-            raise InputError(what="high_priority_share", given=high_priority_share, allowed="0 to 1", nearest="0.1")
+        require(
+            0.0 <= high_priority_share <= 1.0,
+            what="high_priority_share",
+            given=high_priority_share,
+            allowed="0 to 1",
+            nearest="0.1",
+        )
         priority = (rng.random(count) >= high_priority_share).astype(np.int64)
     return Requests(
         arrival_s=times,
@@ -113,13 +119,13 @@ def open_arrivals(
 def _of_whole_days(count: int, rate_per_s: float) -> int:
     """The requests of the whole days among `count`: a part of a day says nothing of the rest, and it begins quietly."""
     a_day = rate_per_s * DAY_S
-    if count < round(a_day):
-        raise InputError(
-            what="requests",
-            given=count,
-            allowed=f"at least {ceil(a_day)}, a day of the daily cycle at {rate_per_s:g} requests/s",
-            nearest=str(ceil(a_day)),
-        )
+    require(
+        count >= round(a_day),
+        what="requests",
+        given=count,
+        allowed=f"at least {ceil(a_day)}, a day of the daily cycle at {rate_per_s:g} requests/s",
+        nearest=str(ceil(a_day)),
+    )
     return round(max(count // a_day, 1.0) * a_day)
 
 
@@ -135,8 +141,7 @@ def closed_loop_of(
             middle of it, as they are found at any time of a long run: the rest of an exponential time is distributed
             as all of it.
     """
-    if not users >= 1:
-        raise InputError(what="users", given=users, allowed="at least 1", nearest="1")
+    require(users >= 1, what="users", given=users, allowed="at least 1", nearest="1")
     inputs, outputs = lengths.draw(rng, count)
     index = np.arange(count)
     pause = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
@@ -186,13 +191,13 @@ class Sessions:
     hash_tokens: int = HASH_TOKENS
 
     def __post_init__(self) -> None:
-        if not self.turns >= 1:
-            raise InputError(what="turns", given=self.turns, allowed="at least 1", nearest="5")
-        if self.tool_calls < 0 or (self.tool_calls > 0 and self.tool_tokens < 1):
-            raise InputError(
-                what="tool calls", given=f"{self.tool_calls:g} with results of {self.tool_tokens:g} tokens",
-                allowed="0 or more, with results of at least 1 token",
-            )  # fmt: skip
+        require(self.turns >= 1, what="turns", given=self.turns, allowed="at least 1", nearest="5")
+        require(
+            self.tool_calls == 0 or (self.tool_calls > 0 and self.tool_tokens >= 1),
+            what="tool calls",
+            given=f"{self.tool_calls:g} with results of {self.tool_tokens:g} tokens",
+            allowed="0 or more, with results of at least 1 token",
+        )
 
     @property
     def requests(self) -> float:
@@ -383,10 +388,8 @@ def gamma(rng: np.random.Generator, count: int, rate_per_s: float, arrival_cv: f
     Sources: Vidur (arXiv:2405.05465) and vLLM's benchmark, whose --burstiness is 1 / cv², draw inter-arrival times in
     this way.
     """
-    if not rate_per_s > 0:
-        raise InputError(what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
-    if not arrival_cv >= 0:
-        raise InputError(what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
+    require(rate_per_s > 0, what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
+    require(arrival_cv >= 0, what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
     if arrival_cv == 0:
         return np.arange(count) / rate_per_s
     shape = 1.0 / arrival_cv**2
@@ -409,10 +412,8 @@ def diurnal(
     Raises:
         InputError: the amplitude is outside [0, 1], or the rate or period is not above 0.
     """
-    if not 0.0 <= amplitude <= 1.0:
-        raise InputError(what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
-    if not period_s > 0:
-        raise InputError(what="period", given=period_s, allowed="above 0 s", nearest="86400")
+    require(0.0 <= amplitude <= 1.0, what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
+    require(period_s > 0, what="period", given=period_s, allowed="above 0 s", nearest="86400")
     even = poisson(rng, count, 1.0) / rate_per_s if rate_per_s > 0 else poisson(rng, count, rate_per_s)
     # inverse of the cumulative rate: maps arrivals of a constant rate to those of the varying one
     last = float(even[-1])

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from rackline.arch import AnyModel, Attention, Model, Projection
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.hardware import Cluster
 from rackline.passes import Calibration, calibration, features as f
 from rackline.passes.features import Array, as_array
@@ -100,13 +100,13 @@ class TrainingSystem:
             raise InputError(
                 what="model", given=model.name, allowed="a model whose layers are known, not only its totals"
             )
-        if not lora_rank and (frozen is not None or lora_targets != "all"):
-            raise InputError(
-                what="frozen" if frozen else "lora_targets",
-                given=frozen or lora_targets,
-                allowed="only with adapters, beside which the weights are frozen",
-                nearest="lora = 16",
-            )
+        require(
+            lora_rank or (frozen is None and lora_targets == "all"),
+            what="frozen" if frozen else "lora_targets",
+            given=frozen or lora_targets,
+            allowed="only with adapters, beside which the weights are frozen",
+            nearest="lora = 16",
+        )
         generation = cluster.chip.generation
         found = (
             stack if isinstance(stack, TrainingStack) else training_stack(stack or default_training_stack(generation))
