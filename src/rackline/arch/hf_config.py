@@ -319,27 +319,6 @@ def stack(c: HfConfig, *, tied: bool = False) -> Table:
     }
 
 
-def gqa(c: HfConfig, *, bias: bool, output_bias: bool, qk_norm: bool = False) -> Table:
-    heads, d_model = c.count("num_attention_heads"), c.count("hidden_size")
-    kv_heads = c.count("num_key_value_heads", default=heads)
-    c.require(not heads % kv_heads, "num_key_value_heads", f"a divisor of num_attention_heads {heads}")
-    head_dim = c.optional("head_dim")
-    c.require(
-        head_dim is not None or not d_model % heads,
-        "num_attention_heads",
-        f"a divisor of hidden_size {d_model}, or a head_dim beside it",
-    )
-    return {
-        "kind": "gqa",
-        "num_q_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_dim": head_dim or d_model // heads,
-        "bias": bias,
-        "output_bias": output_bias,
-        "qk_norm": qk_norm,
-    }
-
-
 def windows(c: HfConfig, key: str, kinds: Sequence[str]) -> Table:
     """The window of some layers and the shortest pattern that repeats to their kinds."""
     if "window" not in kinds:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, gqa, layer_count, layered, stack
+from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
+from rackline.arch.hf_tables import gqa
 
 
 def latent_attention(c: HfConfig) -> Table:

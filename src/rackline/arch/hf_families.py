@@ -21,7 +21,6 @@ from rackline.arch.hf_config import (
     every,
     experts,
     ffn,
-    gqa,
     layer_count,
     layered,
     stack,
@@ -55,7 +54,7 @@ from rackline.arch.hf_hybrid import (
     qwen3_next,
 )
 from rackline.arch.hf_rows import KEYED, MLP, ROWS, SAME
-from rackline.arch.hf_tables import NUM_EXPERTS, Flag, flag, named, reader, uniform
+from rackline.arch.hf_tables import NUM_EXPERTS, Flag, flag, gqa, named, reader, uniform
 
 # ------------------------------------------------------------------------------------------------- families
 

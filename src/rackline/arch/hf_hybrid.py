@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import HfConfig, Layer, Table, experts, ffn, gqa, layer_count, layered, stack
+from rackline.arch.hf_config import HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
 from rackline.arch.hf_deepseek import delta_layers, first_dense, latent_attention
-from rackline.arch.hf_tables import KINDS, Family, Mixture, grouped, mixture, mixture_layers, named
+from rackline.arch.hf_tables import KINDS, Family, Mixture, gqa, grouped, mixture, mixture_layers, named
 
 _LETTERS = {"M": "mamba", "E": "moe", "-": "mlp", "*": "attention"}
 _BLOCKS: dict[object, str] = {

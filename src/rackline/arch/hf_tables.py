@@ -199,6 +199,12 @@ def grouped(c: HfConfig, row: Family, d_model: int) -> Table:
     }
 
 
+def gqa(c: HfConfig, *, bias: bool, output_bias: bool, qk_norm: bool = False) -> Table:
+    """Grouped-query attention of a family that is read by a function."""
+    row = Family(bias=bias, output_bias=output_bias, qk_norm="head" if qk_norm else "")
+    return grouped(c, row, c.count("hidden_size"))
+
+
 def layer_kinds(c: HfConfig, row: Family, layers: int) -> list[str]:
     """full or window for each layer."""
     key = named(c, ("layer_types", "attention_layers"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -87,13 +87,11 @@ class Load:
 
     def scaled(self, mean_per_s: float) -> Load:
         """The same shape with another mean rate [requests/s]."""
-        rates = self.rates_per_s * (mean_per_s / self.mean_per_s)
-        return Load(edges_s=self.edges_s, rates_per_s=rates, name=self.name, estimated=self.estimated)
+        return replace(self, rates_per_s=self.rates_per_s * (mean_per_s / self.mean_per_s))
 
     def lasting(self, seconds: float) -> Load:
         """The same rates over another time: stretched, not repeated [s]."""
-        edges = self.edges_s * (seconds / self.seconds)
-        return Load(edges_s=edges, rates_per_s=self.rates_per_s, name=self.name, estimated=self.estimated)
+        return replace(self, edges_s=self.edges_s * (seconds / self.seconds))
 
     def arrivals(self, rng: np.random.Generator, arrival_cv: float = 1.0) -> Array:
         """Arrival times of a process with these mean rates [s], (number,), ascending.
@@ -159,8 +157,7 @@ def shape(name: str, mean_per_s: float, amplitude: float = PEAK_AMPLITUDE) -> Lo
     if name == "burst":
         rates = np.where(middle % 3600.0 < BURST_S, BURST, 1.0)
         said = f"{BURST:g} times the rate for {BURST_S / 60.0:g} minutes of each hour"
-    found = Load(edges_s=edges, rates_per_s=rates, name=f"a {name}", estimated=said)
-    return found.scaled(mean_per_s)
+    return Load(edges_s=edges, rates_per_s=rates, name=f"a {name}", estimated=said).scaled(mean_per_s)
 
 
 def together(loads: Sequence[Load], name: str) -> Load:
