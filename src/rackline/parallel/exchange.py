@@ -48,8 +48,7 @@ def torus_penalty(cluster: Cluster, group: c.Group) -> Array:
     axes = cluster.scale_up.torus_axes
     if cluster.scale_up.topology != "torus" or not axes:
         return np.ones_like(as_array(group.inside))
-    longest = float(max(axes))
-    used = np.ceil(np.log(np.maximum(as_array(group.inside), 1.0001)) / np.log(max(longest, 2.0)))
+    used = np.ceil(np.log(np.maximum(as_array(group.inside), 1.0001)) / np.log(max(float(max(axes)), 2.0)))
     return len(axes) / np.clip(used, 1.0, len(axes))
 
 

@@ -207,8 +207,7 @@ class TableClock:
             return None
         found = _bends(self.table, sequences, sequences * self.verified, group_tokens, self._adapters(sequences))
         if self.draft is not None and found is not None:
-            per_rank = group_tokens / self.verified
-            also = _bends(self.draft, sequences, sequences, per_rank, self._adapters(sequences))
+            also = _bends(self.draft, sequences, sequences, group_tokens / self.verified, self._adapters(sequences))
             found = None if also is None else found + also
         return None if found is None else sorted(found)
 

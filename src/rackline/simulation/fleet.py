@@ -58,8 +58,7 @@ def run_fleet(
     """
     requests, skipped = that_fit(requests, main.pool, handover, skip_bad)
     run = _Fleet(requests, main, front, handover, entrance or Entrance(), outages, places or Places(), compiled)
-    interrupted = ended_early(partial(run.go, seconds, progress))
-    return run.result(seconds, skipped=skipped, interrupted=interrupted)
+    return run.result(seconds, skipped=skipped, interrupted=ended_early(partial(run.go, seconds, progress)))
 
 
 class _Fleet:
@@ -192,8 +191,7 @@ class _Fleet:
     def _fail(self) -> None:
         """Hosts that fail now, and the requests that are sent again."""
         while self.outages and self.outages[0].time_s <= self.now:
-            outage = self.outages.pop(0)
-            hosts = self.places.fail(outage)
+            hosts = self.places.fail(self.outages.pop(0))
             if not hosts:
                 continue
             finish_s = np.asarray(self.log.finish_s, dtype=float)

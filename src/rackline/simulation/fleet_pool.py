@@ -372,8 +372,7 @@ class GrowingPool:
 
     def ask(self, now: float) -> None:
         """The policy says how many replicas it wants."""
-        wish = self.policy.wish(self.seen(now))
-        self.desired = min(max(wish, self.scaled.least), self.scaled.most)
+        self.desired = min(max(self.policy.wish(self.seen(now)), self.scaled.least), self.scaled.most)
         self.arrived = 0
         self.next_s = now + self.policy.interval_s
 

@@ -134,8 +134,7 @@ def _places(order: Sequence[str], kinds: Sequence[Kind]) -> PromptPlaces:
 
 def is_extensive(feature: str) -> bool:
     """Whether a feature is halved when the batch is."""
-    what = feature.partition(":")[0]
-    return what not in (f.ONE, f.HAS_DECODE, f.HAS_PREFILL, f.CHUNK_TOKENS, "max_context")
+    return feature.partition(":")[0] not in (f.ONE, f.HAS_DECODE, f.HAS_PREFILL, f.CHUNK_TOKENS, "max_context")
 
 
 def _of_two_halves(call: Callable[..., Any], order: Sequence[str]) -> Callable[..., Any]:

@@ -88,7 +88,7 @@ class Policy:
 
 def tier(requests: RequestLog, request: int) -> float:
     """Priority tier of a request; a lower one is more urgent."""
-    return float(requests.is_urgent(request))
+    return 0.0 if requests.priority is None else float(requests.priority[request])
 
 
 def prompt_len(requests: RequestLog, request: int) -> float:

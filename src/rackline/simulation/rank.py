@@ -78,8 +78,7 @@ class Rank:
         self.final = self.reserve == "final"
         self.waiting: ArrivalOrder | KeyOrder = ArrivalOrder() if policy.order is None else KeyOrder(self._key)
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
-        slots = Slots(spec.max_num_seqs) if spec.neighbour_passes else None
-        self.decoding = DecodingBatch(together, index, slots)
+        self.decoding = DecodingBatch(together, index, Slots(spec.max_num_seqs) if spec.neighbour_passes else None)
         self.running: dict[int, None] = {}  # requests in prefill or decode, in the order of admission
         self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests where they are reserved
         self.shared: dict[int, Any] = {}  # request → hashed blocks that it uses
@@ -289,8 +288,7 @@ class Rank:
         elif cache is not None:
             hashes = self._blocks_of(log.hashes, request)
             # at least one token must be computed, to predict the next from
-            most = min(len(hashes), (target - 1) // cache.unit_tokens)
-            found, resting, tiers = cache.match(hashes, most, now)
+            found, resting, tiers = cache.match(hashes, min(len(hashes), (target - 1) // cache.unit_tokens), now)
             done = (found + sum(tiers)) * cache.unit_tokens
         elif log.computed is not None and log.computed[request]:
             done = min(log.computed[request], target - 1)
@@ -361,8 +359,7 @@ class Rank:
             load_s = self.adapters.use(log.adapters[request])
             self.swap_s += load_s
             log.adapter_loads += load_s > 0.0
-        again = self.blocks.take_again(request, entry.done // self.spec.block_size)
-        self.blocks.take(entry.need - again)
+        self.blocks.take(entry.need - self.blocks.take_again(request, entry.done // self.spec.block_size))
         if self.cache is not None:
             hashes = self._blocks_of(log.hashes, request)
             self.cache.acquire(hashes[: entry.found])
@@ -411,8 +408,7 @@ class Rank:
         self.blocks.used -= double * cache.unit_blocks
         if request in self.held:
             self.held[request] -= len(blocks) * cache.unit_blocks
-        is_table = isinstance(cache, BlockTable)
-        self.shared[request] = np.concatenate([mine, blocks]) if is_table else [*mine, *blocks]
+        self.shared[request] = np.concatenate([mine, blocks]) if isinstance(cache, BlockTable) else [*mine, *blocks]
 
     # the end of a pass
 

@@ -446,8 +446,7 @@ class Replica:
                 if rank.waiting and rank.cache is not None:
                     until = min(until, rank.cache.next_expiry_s)
         if not self.slowest:
-            batches = [rank.decoding for rank in self.ranks]
-            self.slowest = may_take_longest(self.clock, batches, self.group_size)
+            self.slowest = may_take_longest(self.clock, [rank.decoding for rank in self.ranks], self.group_size)
         steps, seconds, first, slope, durations = pace(self.clock, self.slowest, most, until - self.now, interval)
         if self.swaps:
             alone_s = max(rank.swap_s for rank in self.ranks)

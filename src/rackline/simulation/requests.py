@@ -330,10 +330,6 @@ class RequestLog:
             self.generated.pop(one, None)
             self.ready.discard(one)
 
-    def is_urgent(self, request: int) -> int:
-        """Tier of a request; a lower one is more urgent."""
-        return 0 if self.priority is None else self.priority[request]
-
 
 class BlockHashes(Sequence[Sequence[int]]):
     """For each request, the hashes of its prompt's full blocks, 8 bytes per hash.

@@ -152,8 +152,7 @@ class PrefixAware(Router):
         if hashes is None:
             return standing.least()
         unit = self.requests.hash_tokens
-        known = [tokens // unit for tokens in standing.known(request)]
-        place = matched(known, standing.loads, len(hashes[request]))
+        place = matched([tokens // unit for tokens in standing.known(request)], standing.loads, len(hashes[request]))
         return standing.least() if place is None else place
 
 

@@ -226,8 +226,7 @@ class Sessions:
 
     def draw(self, rng: np.random.Generator, count: int, rate_per_s: float, lengths: AnyLengths) -> Requests:
         """Requests of sessions that begin at random; arguments as of `calls`."""
-        found = self.calls(rng, count, rate_per_s, lengths).requests(self.name)
-        return replace(found, task=None, process="open")
+        return replace(self.calls(rng, count, rate_per_s, lengths).requests(self.name), task=None, process="open")
 
     def calls(self, rng: np.random.Generator, count: int, rate_per_s: float, lengths: AnyLengths) -> Calls:
         """Calls of sessions that begin at random, each session a task.

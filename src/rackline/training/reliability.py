@@ -220,8 +220,7 @@ def reliability(
     require(num_chips >= 1, what="number of chips", given=num_chips, allowed="at least 1", nearest="1")
     how = operations or Operations()
     size = CHECKPOINT_BYTES_PER_PARAM * total_params
-    store = how.store_bytes_per_s or STORAGE_BYTES_PER_S_PER_CHIP * num_chips
-    upload_s = size / store
+    upload_s = size / (how.store_bytes_per_s or STORAGE_BYTES_PER_S_PER_CHIP * num_chips)
     write_s = upload_s if how.checkpoint == "sync" else size / num_chips / host_bytes_per_s
     between = float(seconds_between_failures(num_chips, how.chip_hours))
     interval = max(float(checkpoint_interval(write_s, between)), upload_s - write_s)
