@@ -54,9 +54,13 @@ class Schedule:
             allowed="separate pools",
             nearest="`gen_chips` N",
         )
-        if self.mode == "async" and self.staleness < 1:
-            allowed = "at least 1 with `mode` async"
-            raise InputError(what="staleness", given=self.staleness, allowed=allowed, nearest="1")
+        require(
+            self.mode != "async" or self.staleness >= 1,
+            what="staleness",
+            given=self.staleness,
+            allowed="at least 1 with `mode` async",
+            nearest="1",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,9 +365,13 @@ def rl_plan(
         InputError: a split that leaves a side without chips.
     """
     chips = job.cluster.num_chips
-    if gen_chips is not None and not 0 < gen_chips < chips:
-        allowed = f"1 to {chips - 1} of {chips}"
-        raise InputError(what="gen_chips", given=gen_chips, allowed=allowed, nearest=str(max(1, chips // 2)))
+    require(
+        gen_chips is None or 0 < gen_chips < chips,
+        what="gen_chips",
+        given=gen_chips,
+        allowed=f"1 to {chips - 1} of {chips}",
+        nearest=str(max(1, chips // 2)),
+    )
     splits = [chips] if schedule.colocated else [gen_chips] if gen_chips else _splits(job.cluster)
     best: tuple[RlStep, RolloutEngine, Updates] | None = None
     others: dict[int, float] = {}

@@ -401,9 +401,13 @@ def read_tasks(
         InputError: no such file, none of the formats, or a malformed object.
     """
     place = Path(path)
-    if not place.exists():
-        allowed = f"a file or folder of tasks, or {', '.join(known)}"
-        raise InputError(what="agents", given=path, allowed=allowed, nearest=nearest_name(path, known))
+    require(
+        place.exists(),
+        what="agents",
+        given=path,
+        allowed=f"a file or folder of tasks, or {', '.join(known)}",
+        nearest=nearest_name(path, known),
+    )
     files = sorted(one for one in place.glob("*.json*") if one.is_file()) if place.is_dir() else [place]
     lines = [line for file in files for line in _lines(file)]
     require(lines, what="agents", given="no object", allowed="JSON or JSON lines of tasks", where=path)

@@ -10,6 +10,7 @@ import ctypes
 from collections import deque
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, c_int64, c_void_p
+from math import isnan
 from typing import TypeVar
 
 import numpy as np
@@ -214,9 +215,9 @@ class Backlog:
 
     def _open(self, log: RequestLog | NativeLog) -> tuple[Array, Array]:
         """Masks of what was given and has no answer, and has not begun."""
-        given = self.given.tolist()
-        ends, begins = (np.isnan([float(column[one]) for one in given]) for column in (log.finish_s, log.admitted_s))
-        return ends, begins
+        requests = self.given.tolist()
+        ends, begins = ([isnan(column[one]) for one in requests] for column in (log.finish_s, log.admitted_s))
+        return np.array(ends, dtype=bool), np.array(begins, dtype=bool)
 
     def feed(self, standing: Standing, now: float) -> list[tuple[int, int]]:
         """Fill the idle room: (request, place) of what was given to replicas.

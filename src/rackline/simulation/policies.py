@@ -31,11 +31,6 @@ class Family(dict[str, T]):
         super().__init__({name.replace("_", "-"): members[name] for name in sorted(members)})
         self.what = what
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all members, in the order of the alphabet."""
-        return tuple(self)
-
     def find(self, name: str) -> T:
         """A member by its name, with hyphens or underscores, in upper or lower case.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
-from rackline.errors import InputError, require
+from rackline.errors import require
 from rackline.simulation.evictions import EVICTIONS, BlockUse, Eviction
 
 
@@ -244,9 +244,12 @@ class PrefixCache:
         self.tiers = [Tier(spec, unit_tokens, self._store(), self.rules.ttl_s) for spec in tiers]
         self._lives = (self.rules.ttl_s, *(tier.ttl_s for tier in self.tiers))  # by level, HBM first [s]
         for before, tier in zip(self._lives, self.tiers, strict=False):
-            if tier.ttl_s < before:
-                allowed = f"at least {before:g} s, as long as in the memory before it (`cache_ttl` for HBM)"
-                raise InputError(what=f"tier {tier.spec.name}", given=f"ttl={tier.ttl_s:g}s", allowed=allowed)
+            require(
+                tier.ttl_s >= before,
+                what=f"tier {tier.spec.name}",
+                given=f"ttl={tier.ttl_s:g}s",
+                allowed=f"at least {before:g} s, as long as in the memory before it (`cache_ttl` for HBM)",
+            )
         self._expires = self._lives[0] < inf
         self.stamps: dict[int, float] = {}  # block → when its time began [s], where blocks expire
         # by level, what expires there, in the order of the stamps

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import floor, inf
 
@@ -26,39 +26,48 @@ from rackline.simulation.prefix_cache import CacheRules, TierSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpec:
-    """Limits of one rank.
+class CacheRoom:
+    """How a rank keeps blocks of the KV cache.
 
     Args:
-        pool_tokens: KV cache capacity [tokens].
         block_size: tokens per KV block [tokens].
-        fixed_tokens: cache that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
-        grows: whether the cache of a sequence grows with each token in addition.
-        max_num_seqs: running sequences at most [sequences].
-        max_batched_tokens: token budget of a pass [tokens].
         reserve: cache that must be free for admission; None for the policy's own.
-        swap_tokens_per_s: rate at which preempted sequences are swapped to the host and back; 0 recomputes them
-            [tokens/s].
         prefix_caching: whether prompt blocks are kept by hash.
         hash_tokens: tokens per hashed block [tokens].
         tiers: tiers behind HBM for hashed blocks.
         cache_rules: eviction and expiry of hashed blocks.
+    """
+
+    block_size: int = 16
+    reserve: Reserve | None = None
+    prefix_caching: bool = False
+    hash_tokens: int = 512
+    tiers: tuple[TierSpec, ...] = ()
+    cache_rules: CacheRules = field(default_factory=CacheRules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpec(CacheRoom):
+    """Limits of one rank.
+
+    Args:
+        pool_tokens: KV cache capacity [tokens].
+        fixed_tokens: cache that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
+        grows: whether the cache of a sequence grows with each token in addition.
+        max_num_seqs: running sequences at most [sequences].
+        max_batched_tokens: token budget of a pass [tokens].
+        swap_tokens_per_s: rate at which preempted sequences are swapped to the host and back; 0 recomputes them
+            [tokens/s].
         adapters: room for low-rank adapters, where requests use several; None else.
         neighbour_passes: whether only sequences of neighbouring slots share a pass.
     """
 
     pool_tokens: int
-    block_size: int = 16
     fixed_tokens: int = 0
     grows: bool = True
     max_num_seqs: int = 256
     max_batched_tokens: int = 8192
-    reserve: Reserve | None = None
     swap_tokens_per_s: float = 0.0
-    prefix_caching: bool = False
-    hash_tokens: int = 512
-    tiers: tuple[TierSpec, ...] = ()
-    cache_rules: CacheRules = field(default_factory=CacheRules)
     adapters: AdapterSlots | None = None
     neighbour_passes: bool = False
 
@@ -350,29 +359,18 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheConfig:
-    """The paged KV cache of a server.
+class CacheConfig(CacheRoom):
+    """The paged KV cache of a server; the cost of recomputing blocks is that of the deployment.
 
     Args:
         pool_tokens: KV cache capacity of a rank; by default the memory that weights and buffers leave free [tokens].
         longest: longest request, prompt and output, which bounds how far attention windows fill; full windows by
             default [tokens].
-        block_size: tokens per KV block [tokens].
-        reserve: cache that must be free for admission; the policy's own by default.
-        prefix_caching, hash_tokens, tiers: whether prompt blocks are kept by hash, tokens per hashed block [tokens],
-            and the tiers behind HBM.
-        cache_rules: eviction and expiry of hashed blocks; the cost of recomputing them is that of the deployment.
         swap_bytes_per_s: bandwidth for swapping preempted sequences to the host; 0 recomputes them [bytes/s].
     """
 
     pool_tokens: int | None = None
     longest: int | None = None
-    block_size: int = 16
-    reserve: Reserve | None = None
-    prefix_caching: bool = False
-    hash_tokens: int = 512
-    tiers: Sequence[TierSpec] = ()
-    cache_rules: CacheRules = field(default_factory=CacheRules)
     swap_bytes_per_s: float = 0.0
 
 
@@ -432,7 +430,7 @@ def pool_of(
             swap_tokens_per_s=cache.swap_bytes_per_s / unit,
             prefix_caching=cache.prefix_caching,
             hash_tokens=cache.hash_tokens,
-            tiers=tuple(cache.tiers),
+            tiers=cache.tiers,
             cache_rules=_with_cost(cache, clock),
             adapters=_adapter_slots(deployment),
             neighbour_passes=stack.neighbour_passes,
