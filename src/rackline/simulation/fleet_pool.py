@@ -223,7 +223,6 @@ class Scaled:
     chips: int
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Member:
     """A replica from the decision to start it to its end.
 
@@ -231,15 +230,16 @@ class Member:
         number: in its pool [count].
         replica: runs its passes from the time when it is ready.
         hosts: that hold its chips.
-        begun_s, ready_s, drains_s: when it was decided on, takes requests, takes no more [s].
+        begun_s, ready_s: when it was decided on, takes requests [s].
     """
 
-    number: int
-    replica: AnyReplica
-    hosts: tuple[int, ...]
-    begun_s: float
-    ready_s: float
-    drains_s: float = inf
+    __slots__ = ("begun_s", "drains_s", "hosts", "number", "ready_s", "replica")
+
+    def __init__(
+        self, number: int, replica: AnyReplica, hosts: tuple[int, ...], *, begun_s: float, ready_s: float
+    ) -> None:
+        self.number, self.replica, self.hosts, self.begun_s, self.ready_s = number, replica, hosts, begun_s, ready_s
+        self.drains_s = inf  # when it takes no more
 
 
 class Handed(NamedTuple):
@@ -297,7 +297,7 @@ class GrowingPool:
         hosts = self.places.take(self.scaled.chips, now)
         if hosts is None:
             return None
-        member = Member(number=self.number, replica=self.make(), hosts=hosts, begun_s=now, ready_s=ready_s)
+        member = Member(self.number, self.make(), hosts, begun_s=now, ready_s=ready_s)
         self.number += 1
         self.starting.append(member)
         return member

@@ -215,7 +215,7 @@ class Backlog:
 
     def _open(self, log: RequestLog | NativeLog) -> tuple[Array, Array]:
         """Masks of what was given and has no answer, and has not begun."""
-        requests = self.given.tolist()
+        requests: list[int] = self.given.tolist()
         ends, begins = ([isnan(column[one]) for one in requests] for column in (log.finish_s, log.admitted_s))
         return np.array(ends, dtype=bool), np.array(begins, dtype=bool)
 

@@ -74,7 +74,7 @@ def replica_makers(
     ]
 
 
-def ended_early(go: Callable[[], None]) -> bool:
+def ended_early(loop: Callable[[], None]) -> bool:
     """Run to the end, or until Ctrl-C; whether it was that.
 
     A run makes no cycles, and each garbage collection would look at all that the program has loaded.
@@ -82,7 +82,7 @@ def ended_early(go: Callable[[], None]) -> bool:
     collects = gc.isenabled()
     gc.disable()
     try:
-        go()
+        loop()
     except KeyboardInterrupt:
         return True
     finally:
