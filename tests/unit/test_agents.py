@@ -201,7 +201,7 @@ def test_policies_between_calls_find_what_they_say() -> None:
     assert share["drop", None] < 0.6 * share["keep", None]
     assert share["keep", None] < ample
     assert share["offload", 1e6] == pytest.approx(ample, abs=0.01) == share["keep", 1e6]
-    assert set(KEEPINGS.names) == {"keep", "drop", "offload"}
+    assert set(KEEPINGS) == {"keep", "drop", "offload"}
 
 
 def random_use(seed: int, tier: int) -> tuple[list[object], list[object]]:
