@@ -200,7 +200,7 @@ def _twin(requests: Requests, scaled: Scaled, seconds: float) -> tuple[Array, fl
     return finish, paid * scaled.chips
 
 
-@pytest.mark.parametrize("name", [name for name in AUTOSCALERS.names if name != "hpa-kv"])
+@pytest.mark.parametrize("name", [name for name in AUTOSCALERS if name != "hpa-kv"])
 def test_a_fleet_is_its_simpy_twin(name: str) -> None:
     """Each policy, fed by both programs: the same ends of requests and the same chip-seconds."""
     rng = np.random.default_rng(5)
@@ -223,7 +223,7 @@ def _conserved(run: FleetRun, count: int) -> None:
     assert run.chip_seconds == pytest.approx(there * run.seconds + run.spare_chips * run.seconds, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", AUTOSCALERS.names)
+@pytest.mark.parametrize("name", [*AUTOSCALERS])
 def test_nothing_is_lost(name: str) -> None:
     requests = _poisson(7, 1.5, 1200.0, 1.5)
     run = run_fleet(requests, _scaled(name, requests, places=2, capacity_per_s=0.9, running=1.0), seconds=1200.0)

@@ -55,7 +55,7 @@ def test_distances_and_cache_agree(requests: Requests, capacity: float, ttl_s: f
     assert float(reuse.hit_share(capacity, ttl_s)) == pytest.approx(replayed.hit_share, abs=1e-12)
 
 
-@given(requests=prompts(), name=st.sampled_from(EVICTIONS.names), from_use=st.booleans())
+@given(requests=prompts(), name=st.sampled_from([*EVICTIONS]), from_use=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_an_unlimited_cache_needs_no_eviction_and_none_beats_it(requests: Requests, name: str, from_use: bool) -> None:
     rules = CacheRules(eviction=EVICTIONS.find(name), recompute_s=(1.0, 0.1))

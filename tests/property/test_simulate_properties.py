@@ -162,7 +162,7 @@ def _specs(draw: st.DrawFn) -> RankSpec:
         hash_tokens=32,
         tiers=draw(st.sampled_from([(), (host,), (host, flash)])) if caching else (),
         cache_rules=CacheRules(
-            eviction=EVICTIONS.find(draw(st.sampled_from(EVICTIONS.names))),
+            eviction=EVICTIONS.find(draw(st.sampled_from([*EVICTIONS]))),
             ttl_s=draw(st.sampled_from([np.inf, 0.05, 0.4, 3.0])),
             ttl_from_use=draw(st.booleans()),
             recompute_s=(0.01, 0.001),
@@ -239,7 +239,7 @@ def run(case: tuple[Requests, Pool, dict[str, Any]], name: str, *, stepwise: boo
     )
 
 
-@pytest.mark.parametrize("name", POLICIES.names)
+@pytest.mark.parametrize("name", [*POLICIES])
 @given(case=workloads())
 @FAST
 def test_jumping_between_events_equals_stepping_and_nothing_is_lost(
@@ -269,7 +269,7 @@ def test_jumping_between_events_equals_stepping_and_nothing_is_lost(
             assert record.sequences <= pool.ranks * pool.micro_batches * pool.spec.max_num_seqs
 
 
-@given(seed=st.integers(0, 2**32 - 1), name=st.sampled_from(POLICIES.names))
+@given(seed=st.integers(0, 2**32 - 1), name=st.sampled_from([*POLICIES]))
 @settings(max_examples=8, deadline=None)
 def test_a_run_is_determined_by_its_requests(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)

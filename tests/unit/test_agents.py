@@ -16,8 +16,9 @@ import pytest
 from rackline.errors import InputError, UnknownNameError
 from rackline.simulation import POLICIES, PlainClock, Pool, RankSpec, Requests, Result, simulate
 from rackline.simulation.agent_traces import read_tasks
-from rackline.simulation.agents import AGENTX, CODING, Before, Calls, Skewed, in_turns
+from rackline.simulation.agents import AGENTX, CODING, Skewed
 from rackline.simulation.block_table import BlockTable
+from rackline.simulation.calls import Before, Calls, in_turns
 from rackline.simulation.evictions import KEEPINGS
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import BlockRuns
@@ -200,7 +201,7 @@ def test_policies_between_calls_find_what_they_say() -> None:
     assert share["drop", None] < 0.6 * share["keep", None]
     assert share["keep", None] < ample
     assert share["offload", 1e6] == pytest.approx(ample, abs=0.01) == share["keep", 1e6]
-    assert set(KEEPINGS.names) == {"keep", "drop", "offload"}
+    assert set(KEEPINGS) == {"keep", "drop", "offload"}
 
 
 def random_use(seed: int, tier: int) -> tuple[list[object], list[object]]:

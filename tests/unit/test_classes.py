@@ -128,7 +128,7 @@ def test_an_answer_by_class_is_what_the_columns_say(tmp_path: Path) -> None:
     result = answer.result.run.result  # pyright: ignore[reportAttributeAccessIssue]
     kinds = np.asarray(result.requests.classes)
     assert answer.result.run.server.pool.policy.name == "priority"  # pyright: ignore[reportAttributeAccessIssue]
-    assert data["refused"] == int(result.was_refused.sum()) > 0
+    assert data["refused"] == int(result.refused.sum()) > 0
     assert data["requests"] == data["finished"] + data["refused"] + data["unfinished"] == 460
     for number, one in enumerate(data["by_class"]):
         mine = kinds == number
@@ -160,7 +160,7 @@ def test_the_backlog_fills_what_is_idle_and_is_no_load() -> None:
     result = simulate(requests, pool, router="least-loaded", admission=AdmissionRule(name="concurrency", limit=5.0))
     online = requests.classes == 0
     assert result.finished.all()
-    assert not result.was_refused.any()  # two of the backlog in flight would fill the limit
+    assert not result.refused.any()  # two of the backlog in flight would fill the limit
     assert float(result.queue_s[online].max()) < 1.1  # at most the rest of another that came
     assert result.preempted[~online].sum() > 0
     alone = simulate(requests.pick(online), pool)
@@ -249,9 +249,9 @@ def test_the_loop_in_c_serves_tiers_as_the_one_in_python(name: str, router: str,
     for column in ("engine_s", "admitted_s", "first_s", "finish_s"):
         np.testing.assert_allclose(getattr(first, column), getattr(second, column), rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(first.preempted, second.preempted)
-    np.testing.assert_array_equal(first.was_refused, second.was_refused)
+    np.testing.assert_array_equal(first.refused, second.refused)
     assert first.blocks_left == second.blocks_left == 0
-    assert (first.finished | first.was_refused).all()
+    assert (first.finished | first.refused).all()
 
 
 def test_published_frontends_pass_what_was_published() -> None:

@@ -23,7 +23,7 @@ with late:
 
     from rackline import arch, simulation
     from rackline.report import column, wording
-    from rackline.simulation import agent_traces, agents, evictions, tasks
+    from rackline.simulation import agent_traces, agents, calls, evictions, tasks
 
 
 USUAL_CALLS = 6000
@@ -190,8 +190,8 @@ def tasks_of(question: SimulateQuestion, model: arch.AnyModel, watch: Watch) -> 
         longest = min(profile.max_tokens, getattr(model, "max_context_len", None) or profile.max_tokens)
         return replace(profile, max_tokens=longest).draw(rng, max(5 * number, _LEAST_DRAWN), cap_s=cap_s)
     if name == _TURNS:
-        drawn = sessions_of(question).draw(rng, 3 * number, 1.0, lengths_of(question))
-        return agents.as_tasks(drawn, cap_s)
+        sessions = sessions_of(question)
+        return sessions.calls(rng, 3 * number, 1.0, lengths_of(question)).requests(sessions.name, cap_s=cap_s)
     answer = None if question.output is None else int(question.output)
     found, kind = agent_traces.read_tasks(name, known, cap_s=cap_s, skip_bad=question.skip_bad, answer_tokens=answer)
     if kind.is_estimate:
@@ -212,7 +212,7 @@ def _run(
     served = requests
     if number is not None:
         rng = np.random.default_rng([question.seed, number])
-        served = agents.in_turns(requests, number, question.requests or USUAL_CALLS, rng)
+        served = calls.in_turns(requests, number, question.requests or USUAL_CALLS, rng)
     spec = server.pool.spec
     rules = replace(spec.cache_rules, kept=policy)
     mine = replace(server, pool=replace(server.pool, spec=replace(spec, cache_rules=rules)))

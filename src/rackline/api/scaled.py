@@ -16,7 +16,7 @@ from rackline.units import format_seconds, format_usd
 with late:
     from rackline import simulation
     from rackline.report import column, simulate_report, wording
-    from rackline.simulation import classes, fleet_pool, fleet_run, load as loads
+    from rackline.simulation import fleet_pool, fleet_run, load as loads, outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Ran:
     windows: tuple[fleet_run.WindowRow, ...]
 
     @property
-    def by_class(self) -> list[classes.ClassData]:
+    def by_class(self) -> list[outcomes.ClassData]:
         """What became of each class of requests in the first run; empty where there are none."""
         return self.run.by_class()
 

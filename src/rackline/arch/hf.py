@@ -149,8 +149,7 @@ def _compressed_tensors(q: HfConfig) -> str:
     kind = f"{weights.values.get('type')}{weights.count('num_bits')}"
     if kind == "float4" and "mxfp4" in str(q.values.get("format")):
         kind = "mxfp4"
-    if kind not in _BITS:
-        raise weights.fail("num_bits", "int 4, int 8, float 4 or float 8")
+    weights.require(kind in _BITS, "num_bits", "int 4, int 8, float 4 or float 8")
     label = _BITS[kind]
     ignored = q.values.get("ignore")
     names = cast("list[object]", ignored) if isinstance(ignored, list) else []

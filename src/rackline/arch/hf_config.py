@@ -73,6 +73,11 @@ class HfConfig:
             given = f"a JSON {'array' if isinstance(given, list) else 'object'}"
         return ConfigError(what=f"{self.prefix}{key}", given=given, allowed=allowed, where=self.where, nearest=nearest)
 
+    def require(self, holds: object, key: str, allowed: str) -> None:
+        """Refuse the value of a key unless a condition holds."""
+        if not holds:
+            raise self.fail(key, allowed)
+
     def optional(self, key: str, minimum: int = 1) -> int | None:
         """A whole number, or None if absent."""
         value = self.values.get(key)
@@ -102,8 +107,11 @@ class HfConfig:
 
     def same_as(self, key: str, other: str) -> None:
         """Refuse a second name of a number that contradicts the first."""
-        if self.optional(key) not in (None, self.optional(other)):
-            raise self.fail(key, f"{other} {self.values.get(other)}, of which it is a second name")
+        self.require(
+            self.optional(key) in (None, self.optional(other)),
+            key,
+            f"{other} {self.values.get(other)}, of which it is a second name",
+        )
 
     def flag(self, key: str, *, default: bool) -> bool:
         """true or false."""
@@ -132,8 +140,9 @@ class HfConfig:
         if not isinstance(value, list):
             raise self.fail(key, allowed)
         entries = cast("list[object]", value)
-        if len(entries) != length or not all(isinstance(e, (str, int)) and e in table for e in entries):
-            raise self.fail(key, allowed)
+        self.require(
+            len(entries) == length and all(isinstance(e, (str, int)) and e in table for e in entries), key, allowed
+        )
         return [table[entry] for entry in entries]
 
     def listed(self, key: str, table: Mapping[object, str], length: int) -> list[str]:
@@ -153,8 +162,7 @@ class HfConfig:
     def must_be_off(self, *keys: str) -> None:
         """Refuse flags that change the shape in a way that the family's reader does not know."""
         for key in keys:
-            if self.flag(key, default=False):
-                raise self.fail(key, "false")
+            self.require(not self.flag(key, default=False), key, "false")
 
     def number(self, key: str) -> float:
         """A positive number, whole or not."""
@@ -311,25 +319,6 @@ def stack(c: HfConfig, *, tied: bool = False) -> Table:
     }
 
 
-def gqa(c: HfConfig, *, bias: bool, output_bias: bool, qk_norm: bool = False) -> Table:
-    heads, d_model = c.count("num_attention_heads"), c.count("hidden_size")
-    kv_heads = c.count("num_key_value_heads", default=heads)
-    if heads % kv_heads:
-        raise c.fail("num_key_value_heads", f"a divisor of num_attention_heads {heads}")
-    head_dim = c.optional("head_dim")
-    if head_dim is None and d_model % heads:
-        raise c.fail("num_attention_heads", f"a divisor of hidden_size {d_model}, or a head_dim beside it")
-    return {
-        "kind": "gqa",
-        "num_q_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_dim": head_dim or d_model // heads,
-        "bias": bias,
-        "output_bias": output_bias,
-        "qk_norm": qk_norm,
-    }
-
-
 def windows(c: HfConfig, key: str, kinds: Sequence[str]) -> Table:
     """The window of some layers and the shortest pattern that repeats to their kinds."""
     if "window" not in kinds:
@@ -363,8 +352,7 @@ def window_above(c: HfConfig) -> Table:
 
 def every(c: HfConfig, step: int) -> Table:
     """Layers step - 1, 2 step - 1, ... are mixtures, the others dense."""
-    if step > c.count("num_hidden_layers"):
-        raise c.fail("num_hidden_layers", f"at least the spacing {step} of the mixtures")
+    c.require(step <= c.count("num_hidden_layers"), "num_hidden_layers", f"at least the spacing {step} of the mixtures")
     return {"first_dense_layers": step - 1, "every": step}
 
 
@@ -375,8 +363,7 @@ def ffn(c: HfConfig, width: int, *, bias: bool = False) -> Table:
 def experts(c: HfConfig, number_key: str, width: int, chosen_key: str = "num_experts_per_tok") -> Table:
     number = c.count(number_key)
     chosen = c.count(chosen_key)
-    if chosen > number:
-        raise c.fail(chosen_key, f"at most {number_key} {number}")
+    c.require(chosen <= number, chosen_key, f"at most {number_key} {number}")
     return {"num_experts": number, "experts_per_token": chosen, "d_expert": width}
 
 
@@ -419,8 +406,7 @@ def layered(
 def layer_count(c: HfConfig, key: str = "num_hidden_layers") -> int:
     """Number of layers, bounded so that a list of layers stays small."""
     layers = c.count(key)
-    if layers > MOST_LAYERS:
-        raise c.fail(key, f"a whole number from 1 to {MOST_LAYERS}")
+    c.require(layers <= MOST_LAYERS, key, f"a whole number from 1 to {MOST_LAYERS}")
     return layers
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, gqa, layer_count, layered, stack
+from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
+from rackline.arch.hf_tables import gqa
 
 
 def latent_attention(c: HfConfig) -> Table:
     """Parameters of multi-head latent attention."""
-    if c.flag("attention_bias", default=False):
-        raise c.fail("attention_bias", "false (latent attention has no biases)")
-    if "q_lora_rank" not in c.values:
-        raise c.fail("q_lora_rank", "a whole number, or null for queries without a latent")
+    c.require(not c.flag("attention_bias", default=False), "attention_bias", "false (latent attention has no biases)")
+    c.require("q_lora_rank" in c.values, "q_lora_rank", "a whole number, or null for queries without a latent")
     c.leave("head_dim", "num_key_value_heads")  # the latent says it all
     return {
         "kind": "mla",
@@ -30,8 +29,7 @@ def routed_experts(c: HfConfig, number_key: str = "n_routed_experts", *, correct
     # DeepSeek-V2 balances with an auxiliary loss; later families keep one correction per expert beside the router
     methods = {"noaux_tc": "bias", "greedy": "", "group_limited_greedy": ""}
     corrected = c.choice("topk_method", methods, default="bias" if corrected else "") == "bias"
-    if c.count("moe_layer_freq", default=1) != 1:
-        raise c.fail("moe_layer_freq", "1")
+    c.require(c.count("moe_layer_freq", default=1) == 1, "moe_layer_freq", "1")
     c.same_as("num_experts", number_key)
     width = c.count("moe_intermediate_size")
     shared = c.count("n_shared_experts", default=0, minimum=0)
@@ -55,13 +53,20 @@ def first_dense(c: HfConfig) -> int:
     listed = None
     if kinds is not None:
         listed = kinds.count("dense")
-        if kinds != ["dense"] * listed + ["sparse"] * (layers - listed):
-            raise c.fail("mlp_layer_types", "dense layers first, then sparse ones")
+        c.require(
+            kinds == ["dense"] * listed + ["sparse"] * (layers - listed),
+            "mlp_layer_types",
+            "dense layers first, then sparse ones",
+        )
     dense = c.count("first_k_dense_replace", default=listed, minimum=0)
-    if listed not in (None, dense):
-        raise c.fail("mlp_layer_types", f"dense {dense} times as first_k_dense_replace says, then sparse")
-    if dense > c.count("num_hidden_layers"):
-        raise c.fail("first_k_dense_replace", f"at most num_hidden_layers {c.count('num_hidden_layers')}")
+    c.require(
+        listed in (None, dense), "mlp_layer_types", f"dense {dense} times as first_k_dense_replace says, then sparse"
+    )
+    c.require(
+        dense <= c.count("num_hidden_layers"),
+        "first_k_dense_replace",
+        f"at most num_hidden_layers {c.count('num_hidden_layers')}",
+    )
     return dense
 
 
@@ -128,8 +133,7 @@ def longcat(c: HfConfig) -> Table:
         "d_expert": c.count("expert_ffn_hidden_size"),
         "extra_params": empty * c.count("hidden_size"),  # rows of the router for experts that do nothing
     }
-    if layers > MOST_LAYERS // 3:
-        raise c.fail("num_layers", f"a whole number from 1 to {MOST_LAYERS // 3}")
+    c.require(layers <= MOST_LAYERS // 3, "num_layers", f"a whole number from 1 to {MOST_LAYERS // 3}")
     pair: Layer = {"attention": attention, "ffn": block}
     found: list[Layer] = [pair, pair, {"moe": moe}] * layers
     return layered(c, found, mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0))
@@ -218,8 +222,7 @@ def deepseek_v4(c: HfConfig) -> Table:
     ):
         raise c.fail("compress_ratios", f"a list of at least {layers} whole numbers from 0")
     c.must_be_off("attention_bias")
-    if c.count("num_key_value_heads", default=1) != 1:
-        raise c.fail("num_key_value_heads", "1")
+    c.require(c.count("num_key_value_heads", default=1) == 1, "num_key_value_heads", "1")
     base: Table = {
         "kind": "compressed",
         "num_q_heads": c.count("num_attention_heads"),
@@ -285,14 +288,16 @@ def minimax_m2(c: HfConfig) -> Table:
     on = c.flag("use_qk_norm", default=True)
     norm: Table = {"norm_over_heads": True} if on and style == "all" else {}
     attention = {**gqa(c, bias=False, output_bias=False, qk_norm=on and style == "head"), **norm}
-    if c.count("shared_intermediate_size", default=0, minimum=0):
-        raise c.fail("shared_intermediate_size", "0")
+    c.require(not c.count("shared_intermediate_size", default=0, minimum=0), "shared_intermediate_size", "0")
     moe = {
         **experts(c, "num_local_experts", c.count("intermediate_size")),
         "router_bias": c.flag("use_routing_bias", default=False),
     }
-    if any(kind != "1" for kind in c.items("attn_type_list", _FLAGS, layers) or ()):
-        raise c.fail("attn_type_list", "1 (softmax attention) in every layer")
+    c.require(
+        all(kind == "1" for kind in c.items("attn_type_list", _FLAGS, layers) or ()),
+        "attn_type_list",
+        "1 (softmax attention) in every layer",
+    )
     ffn(c, 1)  # the activation is one that we know
     modules = c.count("num_mtp_modules", default=0, minimum=0) if c.flag("use_mtp", default=False) else 0
     mtp = modules * c.count("mtp_transformer_layers", default=1)
@@ -307,8 +312,11 @@ def minimax_m3(c: HfConfig) -> Table:
     on = sparse.flag("use_sparse_attention", default=False)
     chosen = sparse.listed("sparse_attention_freq", _FLAGS, layers) if on else ["0"] * layers
     without_values = sparse.items("sparse_disable_index_value", _FLAGS, layers) or ["0"] * layers
-    if any(c_ == "1" and v == "0" for c_, v in zip(chosen, without_values, strict=True)):
-        raise sparse.fail("sparse_disable_index_value", "1 in every sparse layer (index values are not supported)")
+    sparse.require(
+        not any(c_ == "1" and v == "0" for c_, v in zip(chosen, without_values, strict=True)),
+        "sparse_disable_index_value",
+        "1 in every sparse layer (index values are not supported)",
+    )
     c.must_be_off("attention_output_gate")
     c.choice("qk_norm_type", {"per_head": ""}, default="")
     full = gqa(c, bias=False, output_bias=False, qk_norm=c.flag("use_qk_norm", default=False))

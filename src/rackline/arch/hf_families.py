@@ -21,7 +21,6 @@ from rackline.arch.hf_config import (
     every,
     experts,
     ffn,
-    gqa,
     layer_count,
     layered,
     stack,
@@ -55,7 +54,7 @@ from rackline.arch.hf_hybrid import (
     qwen3_next,
 )
 from rackline.arch.hf_rows import KEYED, MLP, ROWS, SAME
-from rackline.arch.hf_tables import NUM_EXPERTS, Flag, flag, named, reader, uniform
+from rackline.arch.hf_tables import NUM_EXPERTS, Flag, flag, gqa, named, reader, uniform
 
 # ------------------------------------------------------------------------------------------------- families
 
@@ -154,8 +153,11 @@ def _llama4_text(c: HfConfig) -> Table:
     if kinds is None:
         kinds = ["window" if (i + 1) % interval else "full" for i in range(layers)]
     step = c.count("interleave_moe_layer_step", default=1)
-    if c.values.get("moe_layers") not in (None, list(range(step - 1, layers, step))):
-        raise c.fail("moe_layers", f"every layer in {step}, as interleave_moe_layer_step says")
+    c.require(
+        c.values.get("moe_layers") in (None, list(range(step - 1, layers, step))),
+        "moe_layers",
+        f"every layer in {step}, as interleave_moe_layer_step says",
+    )
     width = c.count("intermediate_size")
     moe: Table = {
         **experts(c, "num_local_experts", width),
@@ -278,8 +280,11 @@ def gemma4_text(c: HfConfig) -> Table:
     the cache of an earlier layer of their kind. Per-layer embeddings are not supported.
     """
     layers = layer_count(c)
-    if c.count("hidden_size_per_layer_input", default=0, minimum=0):
-        raise c.fail("hidden_size_per_layer_input", "0 (per-layer embeddings are not supported)")
+    c.require(
+        not c.count("hidden_size_per_layer_input", default=0, minimum=0),
+        "hidden_size_per_layer_input",
+        "0 (per-layer embeddings are not supported)",
+    )
     c.must_be_off("use_double_wide_mlp")
     c.leave("vocab_size_per_layer_input")
     bias = c.flag("attention_bias", default=False)
@@ -304,8 +309,7 @@ def gemma4_text(c: HfConfig) -> Table:
         block: dict[str, Table] = {"moe": moe}
     else:
         for key in ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"):
-            if c.values.get(key) is not None:
-                raise c.fail(key, "null where enable_moe_block is false")
+            c.require(c.values.get(key) is None, key, "null where enable_moe_block is false")
         block = {"ffn": {"kind": activation, "d_ff": width}}
     first_shared = layers - c.count("num_kv_shared_layers", default=0, minimum=0)
     return layered(
@@ -334,8 +338,7 @@ def nemotron_nas(c: HfConfig) -> Table:
     bias, heads = c.flag("attention_bias", default=False), c.count("num_attention_heads")
     d_model = c.count("hidden_size")
     c.leave("num_key_value_heads", "intermediate_size")  # null: they differ by layer
-    if d_model % heads:
-        raise c.fail("num_attention_heads", f"a divisor of hidden_size {d_model}")
+    c.require(not d_model % heads, "num_attention_heads", f"a divisor of hidden_size {d_model}")
     found: list[dict[str, Table | None]] = []
     for index in range(layers):
         block = c.element("block_configs", index)
@@ -345,8 +348,7 @@ def nemotron_nas(c: HfConfig) -> Table:
         layer: dict[str, Table | None] = {}
         if not attention.flag("no_op", default=False):
             group = attention.count("n_heads_in_group")
-            if heads % group:
-                raise attention.fail("n_heads_in_group", f"a divisor of num_attention_heads {heads}")
+            attention.require(not heads % group, "n_heads_in_group", f"a divisor of num_attention_heads {heads}")
             layer["attention"] = {
                 "kind": "gqa",
                 "num_q_heads": heads,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import HfConfig, Layer, Table, experts, ffn, gqa, layer_count, layered, stack
+from rackline.arch.hf_config import HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
 from rackline.arch.hf_deepseek import delta_layers, first_dense, latent_attention
-from rackline.arch.hf_tables import KINDS, Family, Mixture, grouped, mixture, mixture_layers, named
+from rackline.arch.hf_tables import KINDS, Family, Mixture, gqa, grouped, mixture, mixture_layers, named
 
 _LETTERS = {"M": "mamba", "E": "moe", "-": "mlp", "*": "attention"}
 _BLOCKS: dict[object, str] = {
@@ -24,21 +24,28 @@ def _blocks(c: HfConfig) -> list[str]:
         if not isinstance(listed, list) or not listed:
             raise c.fail("layers_block_type", f"a list, each entry one of {', '.join(_LETTERS.values())}")
         found = c.items("layers_block_type", _BLOCKS, len(listed)) or []  # pyright: ignore[reportUnknownArgumentType]
-        if c.optional("num_hidden_layers") not in (None, len(found)):
-            raise c.fail("num_hidden_layers", f"the {len(found)} entries of layers_block_type")
+        c.require(
+            c.optional("num_hidden_layers") in (None, len(found)),
+            "num_hidden_layers",
+            f"the {len(found)} entries of layers_block_type",
+        )
         return found
     letters = c.values.get("hybrid_override_pattern")
     if not isinstance(letters, str) or not letters or set(letters) - set(_LETTERS):
         raise c.fail("hybrid_override_pattern", f"a text of {' '.join(_LETTERS)}, one letter per layer")
-    if len(letters) != layer_count(c):
-        raise c.fail("num_hidden_layers", f"the {len(letters)} letters of hybrid_override_pattern")
+    c.require(
+        len(letters) == layer_count(c), "num_hidden_layers", f"the {len(letters)} letters of hybrid_override_pattern"
+    )
     return [_LETTERS[letter] for letter in letters]
 
 
 def nemotron_h(c: HfConfig) -> Table:
     """Nemotron-H and Nemotron 3: each layer is one block, Mamba-2, attention, feed-forward or (latent) mixture."""
-    if c.flag("use_bias", default=False) or c.flag("mlp_bias", default=False):
-        raise c.fail("use_bias", "false, and mlp_bias false")
+    c.require(
+        not c.flag("use_bias", default=False) and not c.flag("mlp_bias", default=False),
+        "use_bias",
+        "false, and mlp_bias false",
+    )
     c.must_be_off("mamba_proj_bias")
     blocks = _blocks(c)
     kinds = set(blocks)
@@ -67,8 +74,11 @@ def nemotron_h(c: HfConfig) -> Table:
     if "moe" in kinds:
         shared = c.count("moe_shared_expert_intermediate_size", default=0, minimum=0)
         number = c.count("n_shared_experts", default=1 if shared else 0, minimum=0)
-        if bool(number) != bool(shared):
-            raise c.fail("n_shared_experts", "zero exactly where moe_shared_expert_intermediate_size is")
+        c.require(
+            bool(number) == bool(shared),
+            "n_shared_experts",
+            "zero exactly where moe_shared_expert_intermediate_size is",
+        )
         parts["moe"] = {
             "moe": {
                 **experts(c, "n_routed_experts", c.count("moe_intermediate_size")),
@@ -104,8 +114,11 @@ def _kimi_delta(c: HfConfig, layers: int) -> tuple[set[int], Table]:
         }
     linear = c.section("linear_attn_config")
     full, delta = _numbered(linear, "full_attn_layers", layers), _numbered(linear, "kda_layers", layers)
-    if full & delta or full | delta != set(range(1, layers + 1)):
-        raise linear.fail("kda_layers", "every layer that full_attn_layers does not name, and no other")
+    linear.require(
+        not full & delta and full | delta == set(range(1, layers + 1)),
+        "kda_layers",
+        "every layer that full_attn_layers does not name, and no other",
+    )
     return full, delta_layers(linear)
 
 
@@ -117,8 +130,7 @@ def kimi_linear(c: HfConfig) -> Table:
     layers, dense = layer_count(c), first_dense(c)
     full, kda = _kimi_delta(c, layers)
     latent = {**latent_attention(c), "output_gate": c.flag("mla_use_output_gate", default=False)}
-    if c.count("moe_layer_freq", default=1) != 1:
-        raise c.fail("moe_layer_freq", "1")
+    c.require(c.count("moe_layer_freq", default=1) == 1, "moe_layer_freq", "1")
     c.choice("topk_method", {"noaux_tc": ""}, default="")
     width, shared = c.count("moe_intermediate_size"), c.count("num_shared_experts", default=0, minimum=0)
     narrow = c.count("routed_expert_hidden_size", default=0, minimum=0)
@@ -153,8 +165,11 @@ def _gated_delta_stack(c: HfConfig) -> Table:
     pattern = ["full" if (index + 1) % step == 0 else "linear" for index in range(step)]
     if given is not None:
         named = ["full_attention" if kind == "full" else "linear_attention" for kind in pattern]
-        if given != [named[index % step] for index in range(layers)]:
-            raise c.fail("layer_types", f"full attention in every layer whose number is divisible by {step}")
+        c.require(
+            given == [named[index % step] for index in range(layers)],
+            "layer_types",
+            f"full attention in every layer whose number is divisible by {step}",
+        )
     attention = gqa(c, bias=False, output_bias=False, qk_norm=True)
     mtp = c.count("mtp_num_hidden_layers", default=0, minimum=0)
     return {
@@ -172,8 +187,11 @@ def qwen3_5(c: HfConfig) -> Table:
 
 def qwen3_5_moe(c: HfConfig) -> Table:
     """As `qwen3_5`, with a mixture of experts and a gated shared expert in every layer."""
-    if c.values.get("mlp_only_layers"):
-        raise c.fail("mlp_only_layers", "an empty list (dense layers at free places are not supported)")
+    c.require(
+        not c.values.get("mlp_only_layers"),
+        "mlp_only_layers",
+        "an empty list (dense layers at free places are not supported)",
+    )
     shared, width = c.count("shared_expert_intermediate_size"), c.count("moe_intermediate_size")
     moe = {**experts(c, "num_experts", width), "num_shared_experts": 1, "d_shared": shared, "shared_gate": True}
     return {**_gated_delta_stack(c), "ffn": ffn(c, width), "moe": moe}
@@ -293,8 +311,11 @@ def falcon_h1(c: HfConfig) -> Table:
     c.leave(*_SCALED, *_FALCON)
     state = state_space(c)
     inner = c.optional("mamba_d_ssm")
-    if inner is not None and inner != state["num_heads"] * state["head_dim"]:  # type: ignore[operator]
-        raise c.fail("mamba_d_ssm", "mamba_n_heads times mamba_d_head")
+    c.require(
+        inner is None or inner == state["num_heads"] * state["head_dim"],  # type: ignore[operator]
+        "mamba_d_ssm",
+        "mamba_n_heads times mamba_d_head",
+    )
     full, block = _softmax_and_block(c)
     return layered(c, [{"attention": state}, {"attention": full, "ffn": block}] * layers)
 
@@ -361,8 +382,7 @@ def minimax(c: HfConfig) -> Table:
     layers = layer_count(c)
     kinds = c.items("attn_type_list", {0: "linear", 1: "full"}, layers) or c.items("layer_types", KINDS, layers)
     kinds = kinds or ["linear" if (i + 1) % 2 else "full" for i in range(layers)]
-    if c.count("shared_intermediate_size", default=0, minimum=0):
-        raise c.fail("shared_intermediate_size", "0")
+    c.require(not c.count("shared_intermediate_size", default=0, minimum=0), "shared_intermediate_size", "0")
     c.leave(
         "block_size",
         *(f"{part}_{factor}_factor" for part in ("full_attn", "linear_attn", "mlp") for factor in ("alpha", "beta")),
@@ -386,8 +406,11 @@ def laguna(c: HfConfig) -> Table:
     )
     given = c.values.get("num_attention_heads_per_layer")
     heads = given if isinstance(given, list) and len(given) == layers else [base["num_q_heads"]] * layers  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if not all(isinstance(one, int) and 0 < one <= 10**6 for one in heads):  # pyright: ignore[reportUnknownVariableType]
-        raise c.fail("num_attention_heads_per_layer", f"a list of {layers} whole numbers")
+    c.require(
+        all(isinstance(one, int) and 0 < one <= 10**6 for one in heads),  # pyright: ignore[reportUnknownVariableType]
+        "num_attention_heads_per_layer",
+        f"a list of {layers} whole numbers",
+    )
     mixtures = mixture_layers(c, row, layers)
     moe = mixture(c, row.moe) if row.moe is not None and any(mixtures) else None
     block = ffn(c, c.count("intermediate_size"))

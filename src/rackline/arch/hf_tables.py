@@ -177,11 +177,13 @@ def grouped(c: HfConfig, row: Family, d_model: int) -> Table:
     heads = c.count(heads_key)
     kv_heads = 1 if c.values.get("multi_query") is True and not c.values.get("new_decoder_architecture") else None
     kv_heads = kv_heads or c.count(kv_key, default=heads)
-    if heads % kv_heads:
-        raise c.fail(kv_key, f"a divisor of {heads_key} {heads}")
+    c.require(not heads % kv_heads, kv_key, f"a divisor of {heads_key} {heads}")
     head_dim = c.optional(named(c, HEAD_DIM))
-    if head_dim is None and d_model % heads:
-        raise c.fail(heads_key, f"a divisor of {named(c, D_MODEL)} {d_model}, or a head_dim beside it")
+    c.require(
+        head_dim is not None or not d_model % heads,
+        heads_key,
+        f"a divisor of {named(c, D_MODEL)} {d_model}, or a head_dim beside it",
+    )
     normed = row.qk_norm if flag(c, row.qk_norm_flag) else ""
     return {
         "kind": "gqa",
@@ -195,6 +197,12 @@ def grouped(c: HfConfig, row: Family, d_model: int) -> Table:
         **({"output_gate": True} if flag(c, row.output_gate) else {}),
         **({"head_gate": True} if flag(c, row.head_gate) else {}),
     }
+
+
+def gqa(c: HfConfig, *, bias: bool, output_bias: bool, qk_norm: bool = False) -> Table:
+    """Grouped-query attention of a family that is read by a function."""
+    row = Family(bias=bias, output_bias=output_bias, qk_norm="head" if qk_norm else "")
+    return grouped(c, row, c.count("hidden_size"))
 
 
 def layer_kinds(c: HfConfig, row: Family, layers: int) -> list[str]:
@@ -249,8 +257,7 @@ def evened(c: HfConfig, key: str, default: int | None = None) -> int:
     value = c.values.get(key)
     if isinstance(value, list):
         same = cast("list[object]", value)
-        if not same or same.count(same[0]) != len(same):
-            raise c.fail(key, "one number, or the same number for every layer")
+        c.require(same and same.count(same[0]) == len(same), key, "one number, or the same number for every layer")
         return HfConfig(values={key: same[0]}, where=c.where, prefix=c.prefix).count(key, minimum=0)
     return c.count(key, default=default, minimum=0 if default == 0 else 1)
 
@@ -261,8 +268,7 @@ def mixture(c: HfConfig, spec: Mixture) -> Table:
     number, chosen = c.count(number_key), evened(c, chosen_key)
     width = evened(c, named(c, spec.widths))
     c.leave(*EXPERT_WIDTHS)
-    if chosen > number:
-        raise c.fail(chosen_key, f"at most {number_key} {number}")
+    c.require(chosen <= number, chosen_key, f"at most {number_key} {number}")
     shared = 0
     if spec.shared == "count":
         shared = evened(c, named(c, SHARED_EXPERTS), default=0) * width

@@ -146,8 +146,7 @@ def tower_of(
     family = str(config.get("model_type"))
     if kind == "audio":
         return _audio(top, family)
-    if family not in VISION:
-        raise top.fail("model_type", f"a family whose vision tower is known: {', '.join(VISION)}")
+    top.require(family in VISION, "model_type", f"a family whose vision tower is known: {', '.join(VISION)}")
     return _vision(top, family, VISION[family])
 
 
@@ -176,8 +175,11 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
     c = top.section("vision_config")
     width_key = "embed_dim" if family == "qwen2_vl" else named(c, _WIDTHS[1:])
     d_model, layers, heads = c.count(width_key), c.count(named(c, _LAYERS)), c.count(named(c, _HEADS))
-    if layers > 1000 or d_model % heads:
-        raise c.fail(named(c, _HEADS), f"a divisor of {width_key} {d_model}, and at most 1000 layers")
+    c.require(
+        layers <= 1000 and not d_model % heads,
+        named(c, _HEADS),
+        f"a divisor of {width_key} {d_model}, and at most 1000 layers",
+    )
     d_ff = c.optional(named(c, _INNER)) or round(c.number("mlp_ratio") * d_model)
     patch = _side(c, "patch_size")
     merge = _merge(top, c, row)
@@ -334,12 +336,12 @@ def _projector(
 
 
 def _audio(top: HfConfig, family: str) -> Tower:
-    if family not in AUDIO:
-        raise top.fail("model_type", f"a family whose audio tower is known: {', '.join(AUDIO)}")
+    top.require(family in AUDIO, "model_type", f"a family whose audio tower is known: {', '.join(AUDIO)}")
     c = top.section("audio_config") if isinstance(top.values.get("audio_config"), dict) else top
     d_model, layers, heads = c.count(named(c, _WIDTHS[1:])), c.count(named(c, _LAYERS)), c.count(named(c, _HEADS))
-    if layers > 1000 or d_model % heads:
-        raise c.fail(named(c, _HEADS), f"a divisor of {d_model}, and at most 1000 layers")
+    c.require(
+        layers <= 1000 and not d_model % heads, named(c, _HEADS), f"a divisor of {d_model}, and at most 1000 layers"
+    )
     d_ff, mel = c.count(named(c, _INNER)), c.count("num_mel_bins", default=80)
     frames = c.count("max_source_positions", default=1500)
     attention = BidirectionalAttention(

@@ -29,7 +29,7 @@ from rackline.catalog.base import (
     written_as,
 )
 from rackline.catalog.load import Reader
-from rackline.errors import InputError, PrecisionError, unknown_name
+from rackline.errors import InputError, PrecisionError, require, unknown_name
 
 RentKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "owned"]
 RENT_KINDS: dict[RentKind, str] = {
@@ -359,13 +359,13 @@ def checked_cap(chip: Chip, cap_w: float) -> float:
             what="power cap", given=f"{cap_w:g} W", allowed=f"a chip whose power is known; {chip.name}'s is not"
         )
     least = power.idle_w + LEAST_CAP * (power.limit_w - power.idle_w)
-    if not least <= cap_w <= power.limit_w:
-        raise InputError(
-            what="power cap",
-            given=f"{cap_w:g} W",
-            allowed=f"{least:.0f} to {power.limit_w:g} W on {chip.name}",
-            nearest=f"{min(max(cap_w, least), power.limit_w):.0f}W",
-        )
+    require(
+        least <= cap_w <= power.limit_w,
+        what="power cap",
+        given=f"{cap_w:g} W",
+        allowed=f"{least:.0f} to {power.limit_w:g} W on {chip.name}",
+        nearest=f"{min(max(cap_w, least), power.limit_w):.0f}W",
+    )
     return cap_w
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from rackline.catalog import ModelRecord, PriceSheetRecord, calibration_record, measured_stacks
 from rackline.catalog.base import Evidence, SourcedRecord, from_record, tables_at
 from rackline.catalog.index import SINGULAR, Kind, file_of, find, names
-from rackline.errors import InputError, UnknownNameError, unknown_name
+from rackline.errors import InputError, UnknownNameError, require, unknown_name
 from rackline.hardware.chip import Chip, ChipRecord, chip, stated_chips
 from rackline.hardware.fabric import ClusterRecord
 from rackline.hardware.memory import MemoryTierRecord
@@ -305,11 +305,13 @@ def template(kind: str, name: str, like: str | None = None) -> Template:
             what="name", given=name, allowed="lower-case letters, digits, dots and hyphens", nearest=fixed or None
         )
     plural, record, usual = KINDS[kind]
-    if name in names(plural):
-        raise InputError(
-            what="name", given=name, allowed=f"a name that the catalogue does not have ({SINGULAR[plural]} {name})",
-            nearest=f"my-{name}",
-        )  # fmt: skip
+    require(
+        name not in names(plural),
+        what="name",
+        given=name,
+        allowed=f"a name that the catalogue does not have ({SINGULAR[plural]} {name})",
+        nearest=f"my-{name}",
+    )
     nearest = _nearest(plural, name, like, usual)
     text = file_of(plural, nearest).read_text(encoding="utf-8")
     return Template(kind=kind, name=name, nearest=nearest, text=_written(text, record, kind, name, nearest))

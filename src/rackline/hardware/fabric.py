@@ -26,7 +26,7 @@ from rackline.catalog.base import (
     written_as,
 )
 from rackline.catalog.load import Reader
-from rackline.errors import CatalogError, InputError, LayoutError, nearest_name
+from rackline.errors import CatalogError, InputError, LayoutError, nearest_name, require
 from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
 
 HOST_W_PER_CHIP = 200.0
@@ -336,8 +336,7 @@ def scale_out_path(level: FabricLevel, network_tiers: int = 2) -> Path:
 
     Sources: lecture C74 (GPU, card, top of rack, data-centre switch and the reverse).
     """
-    if network_tiers not in (1, 2, 3):
-        raise InputError(what="network_tiers", given=network_tiers, allowed="1, 2 or 3", nearest="2")
+    require(network_tiers in (1, 2, 3), what="network_tiers", given=network_tiers, allowed="1, 2 or 3", nearest="2")
     up = ("top-of-rack switch", "spine switch", "core switch")[:network_tiers]
     stops = ("chip", "network card", *up, *reversed(up[:-1]), "network card", "chip")
     return Path(stops=stops, bytes_per_s=level.bytes_per_s_each_way, latency_s=level.latency_s)
@@ -409,12 +408,12 @@ def fat_tree(num_endpoints: int, switch_ports: int) -> FatTree:
     """
     n, p = num_endpoints, switch_ports
     most = p**3 // 4
-    if n < 1 or p < 2 or p % 2 or n > most:
-        raise InputError(
-            what="fat tree",
-            given=f"{n} endpoints, switches of {p} ports",
-            allowed=f"1 to {max(most, 1)} endpoints, an even number of ports",
-        )
+    require(
+        n >= 1 and p >= 2 and not p % 2 and n <= most,
+        what="fat tree",
+        given=f"{n} endpoints, switches of {p} ports",
+        allowed=f"1 to {max(most, 1)} endpoints, an even number of ports",
+    )
     half = p // 2
     if n <= p:
         return FatTree(tiers=1, num_switches=1, num_cables=n, max_hops=2)

@@ -6,18 +6,17 @@ one value per layout.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from rackline.arch import Core, DenseFfn, Dim, Model, MoeFfn, Projection
+from rackline.arch import Core, Dim, Model, MoeFfn, Projection
 from rackline.arch.kinds import LATENT_KERNELS, STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
-from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, Weights, gemm_row, text_of
+from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, Weights, gemm_row, layers_with, text_of
 from rackline.passes import features as f
 from rackline.passes.features import FloatLike
 from rackline.passes.row import Row
@@ -34,18 +33,11 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
     """Projections and cores of all layers; layers of the same shape share a row."""
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
-    projections, cores = Counter[Projection](), Counter[Core]()
-    expansions, convolutions = Counter[tuple[Projection, bool]](), Counter[tuple[int, int]]()
-    for group in model.layer_groups:
-        if group.attention.convolution is not None:
-            convolutions[group.attention.convolution] += group.count
-        for projection in group.attention.projections(model.d_model):
-            projections[projection] += group.count
-        expansion = group.attention.expansion()
-        if expansion is not None:
-            expansions[expansion, group.attention.expands_prefix] += group.count
-        for core in group.attention.cores():
-            cores[core] += group.count
+    groups = model.layer_groups
+    projections = layers_with(groups, lambda group: group.attention.projections(model.d_model))
+    expansions = layers_with(groups, lambda group: [(group.attention.expansion(), group.attention.expands_prefix)])
+    convolutions = layers_with(groups, lambda group: [group.attention.convolution])
+    cores = layers_with(groups, lambda group: group.attention.cores())
     rows = [gemm_row(p, count=n, tp=tp, weights=linear, chip=chip, group="attention") for p, n in projections.items()]
     rows += [
         gemm_row(
@@ -58,9 +50,10 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
             extra_feature=f.CHUNK_PREFIX_TOKENS if expands_prefix else None,
         )
         for (p, expands_prefix), n in expansions.items()
+        if p is not None
     ]
-    for (channels, width), count in convolutions.items():
-        rows += convolution_rows(channels, width, count=count, tp=tp)
+    for convolution, count in convolutions.items():
+        rows += [] if convolution is None else convolution_rows(*convolution, count=count, tp=tp)
     for core, count in cores.items():
         rows.append(decode_core(core, count=count, tp=tp, precision=precision, chip=chip))
         rows.append(prefill_core(core, count=count, tp=tp, precision=precision, chip=chip))
@@ -228,11 +221,8 @@ def ffn_rows(
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
     expert = Weights(stored=precision.expert_weights, activations=precision.expert_activations)
     other = Weights(stored=precision.other_weights, activations=precision.other_activations)
-    counts = Counter[DenseFfn | MoeFfn]()
-    for group in model.layer_groups:
-        counts[group.ffn] += group.count
     rows: list[Row] = []
-    for ffn, count in counts.items():
+    for ffn, count in layers_with(model.layer_groups, lambda group: [group.ffn]).items():
         if not isinstance(ffn, MoeFfn):
             rows += [
                 gemm_row(p, count=count, tp=tp, weights=linear, chip=chip, group="ffn")

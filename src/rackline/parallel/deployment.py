@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, Dim, Model, Projection, media_of, with_media
-from rackline.errors import InputError, LayoutError, nearest_name
+from rackline.errors import InputError, LayoutError, nearest_name, require
 from rackline.hardware import Cluster
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
@@ -89,8 +89,12 @@ def parse_routing(text: str) -> Routing:
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
             nearest=nearest_name(name.strip(), known),
         )
-    if plus and (not copies.strip().isdecimal() or int(copies) > _MOST_COPIES):
-        raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
+    require(
+        not plus or (copies.strip().isdecimal() and int(copies) <= _MOST_COPIES),
+        what="routing",
+        given=text,
+        allowed=f"0 to {_MOST_COPIES} redundant experts after +",
+    )
     field_name, usual = _SKEWS.get(law, ("", None))
     given = parse_count(skew, name=f"routing {field_name}", maximum=10.0) if equals else usual
     routing = Routing(law=law, rearranged_from_ep=1 if plus else None, redundant_experts=int(copies) if plus else 0)
@@ -124,12 +128,12 @@ class ExpertLoads:
     def _spread(self, group_tokens: FloatLike, what: str) -> Array:
         tokens = as_array(group_tokens)
         tokens = tokens.reshape((1,) * max(0, 2 - tokens.ndim) + tokens.shape)
-        if tokens.shape[0] not in (1, len(self.ep)):
-            raise InputError(
-                what="batch shape",
-                given=tokens.shape,
-                allowed=f"(), (points,) or ({len(self.ep)} layouts, points...)",
-            )
+        require(
+            tokens.shape[0] in (1, len(self.ep)),
+            what="batch shape",
+            given=tokens.shape,
+            allowed=f"(), (points,) or ({len(self.ep)} layouts, points...)",
+        )
         out = np.empty((len(self.ep), *tokens.shape[1:]))
         for ep, load in self.loads.items():
             mine = self.ep == ep

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rackline.arch import Model, MoeFfn
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Cluster
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, storage_bytes
@@ -48,8 +48,7 @@ def torus_penalty(cluster: Cluster, group: c.Group) -> Array:
     axes = cluster.scale_up.torus_axes
     if cluster.scale_up.topology != "torus" or not axes:
         return np.ones_like(as_array(group.inside))
-    longest = float(max(axes))
-    used = np.ceil(np.log(np.maximum(as_array(group.inside), 1.0001)) / np.log(max(longest, 2.0)))
+    used = np.ceil(np.log(np.maximum(as_array(group.inside), 1.0001)) / np.log(max(float(max(axes)), 2.0)))
     return len(axes) / np.clip(used, 1.0, len(axes))
 
 
@@ -252,22 +251,32 @@ class ExpertRouting:
     picks: Array | None = None
 
     def __post_init__(self) -> None:
-        if self.num_ranks < 1 or self.num_experts % self.num_ranks:
-            raise InputError(what="num_ranks", given=self.num_ranks, allowed=f"a divisor of {self.num_experts} experts")
-        if self.num_ranks % self.domain_size:
-            raise InputError(
-                what="ranks_per_domain", given=self.ranks_per_domain, allowed=f"a divisor of {self.num_ranks} ranks"
-            )
-        if not 1 <= self.experts_per_token <= self.num_experts:
-            raise InputError(what="experts_per_token", given=self.experts_per_token, allowed=f"1 to {self.num_experts}")
+        require(
+            self.num_ranks >= 1 and not self.num_experts % self.num_ranks,
+            what="num_ranks",
+            given=self.num_ranks,
+            allowed=f"a divisor of {self.num_experts} experts",
+        )
+        require(
+            not self.num_ranks % self.domain_size,
+            what="ranks_per_domain",
+            given=self.ranks_per_domain,
+            allowed=f"a divisor of {self.num_ranks} ranks",
+        )
+        require(
+            1 <= self.experts_per_token <= self.num_experts,
+            what="experts_per_token",
+            given=self.experts_per_token,
+            allowed=f"1 to {self.num_experts}",
+        )
         if self.picks is not None:
             good = self.picks.shape == (self.num_experts,) and bool(np.all((self.picks >= 0) & (self.picks <= 1)))
-            if not good or not np.isclose(self.picks.sum(), self.experts_per_token):
-                raise InputError(
-                    what="picks",
-                    given=f"shape {self.picks.shape}, sum {self.picks.sum():g}",
-                    allowed=f"{self.num_experts} probabilities that sum to {self.experts_per_token}",
-                )
+            require(
+                good and np.isclose(self.picks.sum(), self.experts_per_token),
+                what="picks",
+                given=f"shape {self.picks.shape}, sum {self.picks.sum():g}",
+                allowed=f"{self.num_experts} probabilities that sum to {self.experts_per_token}",
+            )
 
     @property
     def domain_size(self) -> int:

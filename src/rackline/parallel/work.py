@@ -15,8 +15,10 @@ grows with all its amounts alike, the prompt's passes together take what the enc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from rackline.arch import (
     Core,
     DenseFfn,
     Dim,
+    LayerGroup,
     MediaPart,
     Model,
     Projection,
@@ -38,6 +41,8 @@ from rackline.parallel.precision import compute_dtype, operation_dtype, storage_
 from rackline.passes import Batch, Row, features as f
 from rackline.passes.features import FloatLike, as_array
 from rackline.passes.row import Amounts
+
+T = TypeVar("T")
 
 TILE = 128.0  # rows and columns of a tile of work on one core [elements]
 
@@ -202,6 +207,15 @@ def gemm_row(
         extra=dict.fromkeys(used, work.quantise_bytes * count),
         formula=f"{count} × 2·{text_of(d_in)}·{text_of(d_out)} FLOP/token; weights in {weights.stored}",
     )
+
+
+def layers_with(groups: Iterable[LayerGroup], of: Callable[[LayerGroup], Iterable[T]]) -> dict[T, int]:
+    """What layers have of one kind, equal ones together, with the number of layers that have it [count]."""
+    found = Counter[T]()
+    for group in groups:
+        for one in of(group):
+            found[one] += group.count
+    return found
 
 
 def text_of(value: FloatLike) -> str:

@@ -217,7 +217,7 @@ class Breakdown:
     def of(cls, numbers: PassNumbers, policy: StepPolicy, assumptions: tuple[str, ...] = ()) -> Breakdown:
         """Resolve rates, efficiencies and overheads. Raises InputError for a table of several layouts."""
         require(
-            not (numbers.num_layouts is not None),
+            numbers.num_layouts is None,
             what="table",
             given=f"{numbers.num_layouts} layouts",
             allowed="one layout; use table.layout(index)",

@@ -18,7 +18,7 @@ from rackline.catalog import (
     release_numbers,
     resolve_beside,
 )
-from rackline.errors import InputError, UnknownNameError, nearest_name
+from rackline.errors import InputError, UnknownNameError, nearest_name, require
 from rackline.hardware import Chip, Cluster, chip as find_chip
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
 
@@ -145,8 +145,12 @@ def split_version(given: str) -> tuple[str, str]:
         near = nearest_name(name, measured_stacks())
         allowed = f"a version only of {', '.join(measured_stacks())}"
         raise InputError(what="calibration", given=given, allowed=allowed, nearest=near)
-    if not release_numbers(version):
-        raise InputError(what=f"version of {name}", given=version, allowed="a version such as 0.5.9 or 1.3.0rc15")
+    require(
+        release_numbers(version),
+        what=f"version of {name}",
+        given=version,
+        allowed="a version such as 0.5.9 or 1.3.0rc15",
+    )
     return name, version
 
 

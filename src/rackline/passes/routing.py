@@ -31,7 +31,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from rackline import files
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array, FloatLike, as_array
 
 RoutingLaw = Literal["balanced", "uniform", "log_normal", "power_law"]
@@ -260,10 +260,14 @@ class ExpertLoad:
         max_tokens: float = 4.0e6,
     ) -> ExpertLoad:
         """Tabulate the law, once per process. Raises InputError for an unknown law or impossible counts."""
-        if law not in ROUTING_LAWS:
-            raise InputError(what="routing law", given=law, allowed=", ".join(ROUTING_LAWS))
-        if not 1 <= ep <= num_experts:
-            raise InputError(what="ep", given=ep, allowed=f"1 to {num_experts} (experts)", nearest=str(num_experts))
+        require(law in ROUTING_LAWS, what="routing law", given=law, allowed=", ".join(ROUTING_LAWS))
+        require(
+            1 <= ep <= num_experts,
+            what="ep",
+            given=ep,
+            allowed=f"1 to {num_experts} (experts)",
+            nearest=str(num_experts),
+        )
         return _tabulated(num_experts, experts_per_token, ep, law, skew, redundant_experts, max_tokens)
 
     @property

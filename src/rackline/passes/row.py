@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Chip, ChipPower, Cluster
 from rackline.passes.calibration import UNIT_COLLECTIVE, Calibration, CollectiveCalibration, OperationCalibration
 from rackline.passes.features import ONE, Array, FloatLike, as_array
@@ -85,12 +85,12 @@ class Row:
     formula: str = ""
 
     def __post_init__(self) -> None:
-        if (self.compute or self.hbm) and (self.scale_up or self.scale_out):
-            raise InputError(
-                what=f"row {self.name}",
-                given="compute or hbm together with scale_up or scale_out",
-                allowed="one pair of resources per row",
-            )
+        require(
+            not ((self.compute or self.hbm) and (self.scale_up or self.scale_out)),
+            what=f"row {self.name}",
+            given="compute or hbm together with scale_up or scale_out",
+            allowed="one pair of resources per row",
+        )
 
     def amounts(self, resource: Resource) -> Amounts:
         """Coefficients of one resource."""

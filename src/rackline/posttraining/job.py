@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rackline.arch import Model
-from rackline.errors import InputError, LayoutError
+from rackline.errors import InputError, LayoutError, require
 from rackline.hardware import Cluster
 from rackline.passes.features import Array, as_array
 from rackline.search.train_space import evaluate_runs, timed_steps, train_space
@@ -81,15 +81,14 @@ class AnswerLengths:
         return cls(mean=mean, spread=spread, longest=rising[-1], measured=rising)
 
     def __post_init__(self) -> None:
-        if not self.mean >= 1.0:
-            raise InputError(what="output", given=self.mean, allowed="at least 1 token", nearest="1")
-        if not self.mean <= self.longest:
-            raise InputError(
-                what="output",
-                given=f"{self.mean:g} tokens on average",
-                allowed=f"at most the longest answer, {self.longest:g} tokens",
-                nearest=f"{self.longest:g}",
-            )
+        require(self.mean >= 1.0, what="output", given=self.mean, allowed="at least 1 token", nearest="1")
+        require(
+            self.mean <= self.longest,
+            what="output",
+            given=f"{self.mean:g} tokens on average",
+            allowed=f"at most the longest answer, {self.longest:g} tokens",
+            nearest=f"{self.longest:g}",
+        )
 
     def sorted_lengths(self, count: int) -> Array:
         """What `count` answers are expected to be, in rising order: the quantiles (i + 1/2) / count [tokens], (count,).
@@ -222,13 +221,13 @@ class RlJob:
         return cls(serving=serving, training=training, prompt_len=prompt_len, lengths=lengths, tools=tools, **more)
 
     def __post_init__(self) -> None:
-        if self.trained is not None and self.trained > self.answers:
-            raise InputError(
-                what="trained",
-                given=self.trained,
-                allowed=f"at most the {self.answers} answers of a step",
-                nearest=str(self.answers),
-            )
+        require(
+            self.trained is None or self.trained <= self.answers,
+            what="trained",
+            given=self.trained,
+            allowed=f"at most the {self.answers} answers of a step",
+            nearest=str(self.answers),
+        )
 
     @property
     def model(self) -> Model:

@@ -9,7 +9,7 @@ from math import inf
 from typing import ClassVar, assert_never
 
 from rackline.arch import Model, MoeFfn
-from rackline.errors import InputError, RacklineError
+from rackline.errors import InputError, RacklineError, require
 from rackline.hardware import Cluster
 from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Layout, enumerate_layouts
@@ -47,13 +47,20 @@ class Schedule:
     partial: bool = False
 
     def __post_init__(self) -> None:
-        if self.colocated and self.staleness:
-            raise InputError(
-                what="mode", given=f"{self.mode} on shared chips", allowed="separate pools", nearest="`gen_chips` N"
-            )
-        if self.mode == "async" and self.staleness < 1:
-            allowed = "at least 1 with `mode` async"
-            raise InputError(what="staleness", given=self.staleness, allowed=allowed, nearest="1")
+        require(
+            not (self.colocated and self.staleness),
+            what="mode",
+            given=f"{self.mode} on shared chips",
+            allowed="separate pools",
+            nearest="`gen_chips` N",
+        )
+        require(
+            self.mode != "async" or self.staleness >= 1,
+            what="staleness",
+            given=self.staleness,
+            allowed="at least 1 with `mode` async",
+            nearest="1",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,9 +365,13 @@ def rl_plan(
         InputError: a split that leaves a side without chips.
     """
     chips = job.cluster.num_chips
-    if gen_chips is not None and not 0 < gen_chips < chips:
-        allowed = f"1 to {chips - 1} of {chips}"
-        raise InputError(what="gen_chips", given=gen_chips, allowed=allowed, nearest=str(max(1, chips // 2)))
+    require(
+        gen_chips is None or 0 < gen_chips < chips,
+        what="gen_chips",
+        given=gen_chips,
+        allowed=f"1 to {chips - 1} of {chips}",
+        nearest=str(max(1, chips // 2)),
+    )
     splits = [chips] if schedule.colocated else [gen_chips] if gen_chips else _splits(job.cluster)
     best: tuple[RlStep, RolloutEngine, Updates] | None = None
     others: dict[int, float] = {}
@@ -444,12 +455,12 @@ def _usual_layouts(job: RlJob, chips: int) -> list[Layout]:
     room = job.serving.stack.memory_fraction * job.cluster.chip.hbm_bytes
     least = {layout: float(sum(weight_bytes(job.model, layout, job.serving.precision).values())) for layout in able}
     fits = [layout for layout in able if least[layout] < room]
-    if not fits:
-        raise InputError(
-            what=f"rollouts of {job.model.name} on {chips} chips of {job.cluster.name}",
-            given=f"{min(least.values(), default=0.0) / 1e9:.0f} GB of weights on a chip at the least",
-            allowed=f"below {room / 1e9:.0f} GB of it: more chips, a narrower precision or a larger memory fraction",
-        )
+    require(
+        fits,
+        what=f"rollouts of {job.model.name} on {chips} chips of {job.cluster.name}",
+        given=f"{min(least.values(), default=0.0) / 1e9:.0f} GB of weights on a chip at the least",
+        allowed=f"below {room / 1e9:.0f} GB of it: more chips, a narrower precision or a larger memory fraction",
+    )
     return sorted(fits, key=lambda layout: layout.chips_per_replica)[:MOST_ENGINES]
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Cluster
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
@@ -126,12 +126,12 @@ class RolloutEngine:
             np.array([min(self._context(lengths.mean * (1.0 + lengths.spread**2)), most)]),
         )
         room = int(float(held[0]) * layout.pp)
-        if room < 1:
-            raise InputError(
-                what=f"rollouts of {deployment.model.name} on {layout.label()}",
-                given="no memory for one answer beside the weights",
-                allowed="more chips per replica, a narrower precision or a shorter answer",
-            )
+        require(
+            room >= 1,
+            what=f"rollouts of {deployment.model.name} on {layout.label()}",
+            given="no memory for one answer beside the weights",
+            allowed="more chips per replica, a narrower precision or a shorter answer",
+        )
         return max(1, min(room, self.system.stack.max_num_seqs * layout.pp))
 
     def _context(self, length: float) -> float:

@@ -14,9 +14,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.files import read_lines
-from rackline.simulation.agents import HASH_TOKENS, Before, Calls
+from rackline.simulation.calls import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
 
 CHARACTERS_A_TOKEN = 4.0
@@ -296,31 +296,37 @@ def _tokens(text: object) -> int:
     return max(round(len(str(text or "")) / CHARACTERS_A_TOKEN), 1)
 
 
+def _add_chain(
+    calls: Calls, reading: Reading, line: Line, name: object, steps: Sequence[tuple[int, int, float]]
+) -> None:
+    """Add a task of calls one after another: (prompt, answer [tokens], pause before it [s])."""
+    path, task, before = reading.path(), reading.task(name), list[int]()
+    for prompt, answer, pause_s in steps:
+        waits = [Before(call, pause_s) for call in before]
+        before = [calls.add(task, prompt, answer, path=path, before=waits, line=line.number)]
+
+
 def _conversations(calls: Calls, lines: Sequence[Line], reading: Reading) -> None:
     def read(line: Line) -> None:
-        context, path, before = 0, reading.path(), list[Before]()
-        task = reading.task(line.where)
+        context, steps = 0, list[tuple[int, int, float]]()
         for one in line.data.get("conversations") or line.data["messages"]:
             size = _tokens(one.get("value", one.get("content")))
             if one.get("from", one.get("role")) in ("gpt", "assistant", "model", "chatgpt"):
-                call = calls.add(task, context, size, path=path, before=before, line=line.number)
-                before = [Before(call, 0.0)]
+                steps.append((context, size, 0.0))
             context += size
+        _add_chain(calls, reading, line, line.where, steps)
 
     reading.each(lines, read)
 
 
 def _turns(calls: Calls, lines: Sequence[Line], reading: Reading) -> None:
     def read(line: Line) -> None:
-        data, context, path, before = line.data, 0, reading.path(), list[Before]()
-        task = reading.task((line.where, data.get("session_id")))
-        for one in data["turns"]:
+        context, steps = 0, list[tuple[int, int, float]]()
+        for one in line.data["turns"]:
             context += sum(map(_tokens, one.get("texts") or [one.get("text", one.get("prompt"))]))
-            answer = _answer(one, reading)
-            pause_s = 1e-3 * float(one.get("delay") or 0.0)
-            before = [Before(last.call, pause_s) for last in before]
-            before = [Before(calls.add(task, context, answer, path=path, before=before, line=line.number), 0.0)]
-            context += answer
+            steps.append((context, _answer(one, reading), 1e-3 * float(one.get("delay") or 0.0)))
+            context += steps[-1][1]
+        _add_chain(calls, reading, line, (line.where, line.data.get("session_id")), steps)
 
     reading.each(lines, read)
 
@@ -328,12 +334,11 @@ def _turns(calls: Calls, lines: Sequence[Line], reading: Reading) -> None:
 def _payloads(calls: Calls, lines: Sequence[Line], reading: Reading) -> None:
     def read(line: Line) -> None:
         for session in line.data["data"]:
-            path, before = reading.path(), list[Before]()
-            task = reading.task((line.where, session["session_id"]))
-            for one in session["payloads"]:
-                prompt = sum(_tokens(message.get("content")) for message in one["messages"])
-                call = calls.add(task, prompt, _answer(one, reading), path=path, before=before, line=line.number)
-                before = [Before(call, 0.0)]
+            steps = [
+                (sum(_tokens(message.get("content")) for message in one["messages"]), _answer(one, reading), 0.0)
+                for one in session["payloads"]
+            ]
+            _add_chain(calls, reading, line, (line.where, session["session_id"]), steps)
 
     reading.each(lines, read)
 
@@ -396,13 +401,16 @@ def read_tasks(
         InputError: no such file, none of the formats, or a malformed object.
     """
     place = Path(path)
-    if not place.exists():
-        allowed = f"a file or folder of tasks, or {', '.join(known)}"
-        raise InputError(what="agents", given=path, allowed=allowed, nearest=nearest_name(path, known))
+    require(
+        place.exists(),
+        what="agents",
+        given=path,
+        allowed=f"a file or folder of tasks, or {', '.join(known)}",
+        nearest=nearest_name(path, known),
+    )
     files = sorted(one for one in place.glob("*.json*") if one.is_file()) if place.is_dir() else [place]
     lines = [line for file in files for line in _lines(file)]
-    if not lines:
-        raise InputError(what="agents", given="no object", allowed="JSON or JSON lines of tasks", where=path)
+    require(lines, what="agents", given="no object", allowed="JSON or JSON lines of tasks", where=path)
     found = next((one for one in FORMATS if one.knows(lines[0].data)), None)
     if found is None:
         keys = ", ".join(map(str, lines[0].data))[:80]

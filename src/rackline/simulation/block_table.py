@@ -14,7 +14,7 @@ import numpy as np
 
 from rackline.passes.features import Array
 from rackline.simulation.evictions import KEEPINGS, Keeping
-from rackline.simulation.prefix_cache import CacheRules, TierSpec
+from rackline.simulation.prefix_cache import CacheRules, Tier, TierSpec
 
 
 class ArrayStore:
@@ -65,15 +65,6 @@ class ArrayStore:
         return np.concatenate(gone) if gone else np.zeros(0, dtype=np.int64)
 
 
-class ArrayTier:
-    """Blocks of a tier behind HBM."""
-
-    __slots__ = ("blocks", "room", "spec")
-
-    def __init__(self, spec: TierSpec, unit_tokens: int, size: int) -> None:
-        self.spec, self.room, self.blocks = spec, int(spec.tokens // unit_tokens), ArrayStore(size)
-
-
 class BlockTable:
     """The numbered blocks of one rank, with the methods of `PrefixCache`.
 
@@ -95,7 +86,7 @@ class BlockTable:
         self.unit_tokens, self.unit_blocks, self.rules = unit_tokens, unit_blocks, rules
         self.refs = np.zeros(size, dtype=np.int32)
         self.idle = ArrayStore(size)
-        self.tiers = [ArrayTier(spec, unit_tokens, size) for spec in tiers]
+        self.tiers = [Tier(spec, unit_tokens, ArrayStore(size)) for spec in tiers]
         self._keeping: Keeping = KEEPINGS.find(rules.kept)
 
     def match(self, hashes: Array, most: int, now: float = 0.0) -> tuple[int, int, list[int]]:

@@ -1,10 +1,9 @@
-"""Limits of requests, and classes of them: how many of each come, how urgent they are, and what became of them."""
+"""Limits of requests, and classes of them: how many of each come, and how urgent they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import ClassVar, NotRequired, TypedDict, cast
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.simulation.load import Load
 from rackline.simulation.requests import RequestClass, Requests
-from rackline.simulation.statistics import KnownSpread, known_percentiles
 from rackline.simulation.workloads import AnyLengths, gamma
 
 
@@ -176,110 +174,3 @@ class Slo:
     def data(self) -> Limits:
         """The limits that are set [s], and the percentile."""
         return cast("Limits", {"percentile": self.percentile} | self.limits())
-
-
-class LimitData(TypedDict):
-    """One limit of a class: what the percentile is, and the share of the requests that came that kept it.
-
-    Refused and unanswered requests keep no limit.
-    """
-
-    latency: str
-    limit_s: float
-    percentile: float
-    reached_s: float
-    attained: float
-    holds: bool
-
-
-class ClassData(TypedDict):
-    """Requests of one class.
-
-    Args:
-        refused_share: refused over all that came [1].
-        output_tokens_per_s: of those that were answered, over the run [tokens/s].
-        attained: share of all that came that kept every limit [1].
-        holds: whether each limit is kept at its percentile.
-    """
-
-    name: str
-    priority: int
-    offline: bool
-    requests: int
-    finished: int
-    refused: int
-    refused_share: float
-    ttft_s: KnownSpread
-    tpot_s: KnownSpread
-    e2e_s: KnownSpread
-    preemptions: int
-    output_tokens_per_s: float
-    limits: list[LimitData]
-    attained: NotRequired[float]
-    holds: NotRequired[bool]
-
-
-def by_class(
-    requests: Requests,
-    values: Mapping[str, Array],
-    finish_s: Array,
-    refused: Array,
-    preempted: Array,
-    places: Array,
-    seconds: float,
-) -> list[ClassData]:
-    """What became of each class.
-
-    Args:
-        values: latencies by name, NaN where a request did not get so far [s], (n,) each.
-        finish_s: NaN where a request has no answer [s], (n,).
-        refused, preempted: (n,).
-        places: of the requests that are measured, (m,); of offline classes all are.
-        seconds: of the run [s].
-    """
-    classes = requests.classes
-    if classes is None:
-        return []
-    found: list[ClassData] = []
-    for number, kind in enumerate(requests.kinds):
-        mine = classes == number
-        here = np.flatnonzero(mine) if kind.offline else places[classes[places] == number]
-        done = np.isfinite(finish_s) & mine
-        count = int(mine.sum())
-        data: ClassData = {
-            "name": kind.name,
-            "priority": kind.priority,
-            "offline": kind.offline,
-            "requests": count,
-            "finished": int(done.sum()),
-            "refused": int(refused[mine].sum()),
-            "refused_share": float(refused[mine].mean()) if count else 0.0,
-            "ttft_s": known_percentiles(values["ttft_s"][here]),
-            "tpot_s": known_percentiles(values["tpot_s"][here]),
-            "e2e_s": known_percentiles(values["e2e_s"][here]),
-            "preemptions": int(preempted[mine].sum()),
-            "output_tokens_per_s": float(requests.output_len[done].sum()) / seconds if seconds > 0 else 0.0,
-            "limits": [],
-        }
-        kept = np.ones(len(here), dtype=bool)
-        for limit in kind.limits:
-            late = ~np.isfinite(finish_s[here])
-            mine_s = np.where(late, inf, values[limit.latency][here])
-            known = mine_s[~np.isnan(mine_s)]  # an answer of one token has no time per token
-            kept &= ~(mine_s > limit.seconds)
-            reached = float(np.percentile(known, limit.percentile, method="higher")) if len(known) else 0.0
-            data["limits"].append(
-                {
-                    "latency": limit.latency,
-                    "limit_s": limit.seconds,
-                    "percentile": limit.percentile,
-                    "reached_s": reached,
-                    "attained": float((known <= limit.seconds).mean()) if len(known) else 1.0,
-                    "holds": reached <= limit.seconds,
-                }
-            )
-        if kind.limits and len(here):
-            data["attained"] = float(kept.mean())
-            data["holds"] = all(one["holds"] for one in data["limits"])
-        found.append(data)
-    return found

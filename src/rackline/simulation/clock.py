@@ -21,7 +21,7 @@ from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, behind
 from rackline.serving.workload import PLAIN, Speculation
-from rackline.simulation.pass_call import FAR, Table, compiled, read_at
+from rackline.simulation.pass_call import FAR, Table, compiled, pairs_in
 
 
 class Line(NamedTuple):
@@ -207,8 +207,7 @@ class TableClock:
             return None
         found = _bends(self.table, sequences, sequences * self.verified, group_tokens, self._adapters(sequences))
         if self.draft is not None and found is not None:
-            per_rank = group_tokens / self.verified
-            also = _bends(self.draft, sequences, sequences, per_rank, self._adapters(sequences))
+            also = _bends(self.draft, sequences, sequences, group_tokens / self.verified, self._adapters(sequences))
             found = None if also is None else found + also
         return None if found is None else sorted(found)
 
@@ -261,24 +260,36 @@ class TableClock:
         reads: Sequence[tuple[Any, Any]],
         verified: int,
         group_tokens: float,
+        chunks: Sequence[Chunk] = (),
     ) -> Any:
-        """A decode step [s].
+        """Kernels of a pass [s].
 
         Args:
             reads: tokens that each kind of attention reads in all sequences, and in the longest [tokens].
+            chunks: of prompts in it.
         """
         at = table.places
+        decoded = float(sequences * verified)
         values: list[Any] = [0.0] * (len(table.order) + 1)
-        values[at.tokens] = values[at.logit_rows] = values[at.decode_tokens] = float(sequences * verified)
+        values[at.tokens] = values[at.logit_rows] = values[at.decode_tokens] = decoded
         values[at.group_tokens] = float(group_tokens)
         values[at.decode_sequences] = float(sequences)
-        values[at.has_decode] = 1.0
+        values[at.has_decode] = 1.0 if sequences else 0.0
         if at.adapters_touched < len(table.order):
-            values[at.adapters_touched] = self._adapters(sequences)
+            values[at.adapters_touched] = self._adapters(sequences + len(chunks))
         if not at.kinds:
             values[at.kv_of_all] = kv_tokens
         for (_, kv_at, pairs_at, longest_at, _), (read, longest) in zip(at.kinds, reads, strict=True):
             values[kv_at], values[pairs_at], values[longest_at] = read, read * verified, longest
+        if chunks:
+            new = sum([chunk.tokens for chunk in chunks])
+            values[at.tokens], values[at.logit_rows] = decoded + new, decoded + len(chunks)
+            values[at.has_prefill], values[at.prefill_tokens] = 1.0, new
+            values[at.chunk_tokens] = max([chunk.tokens for chunk in chunks])
+            values[at.chunk_prefix_tokens] = sum([chunk.prefix for chunk in chunks])
+            causal = sum([tokens * (prefix + 0.5 * (tokens + 1.0)) for tokens, prefix in chunks])
+            for kind, _, _, _, attended_at in at.kinds:
+                values[attended_at] = causal if kind.causal else sum(pairs_in(kind.law, *chunk) for chunk in chunks)
         values.pop()
         call = table.call_arrays if isinstance(kv_tokens, np.ndarray) else table.call
         return (call(*values) + table.skew_s) * table.stage_imbalance
@@ -313,50 +324,20 @@ class TableClock:
         others_decode: bool = False,
     ) -> float:
         """A pass with prompts as the stack runs it: slower prefill, no CUDA graph."""
-        table = self.table
-        tokens = prefix = most = 0
-        pairs = 0.0
-        for new, before in chunks:
-            tokens += new
-            prefix += before
-            pairs += new * (before + 0.5 * (new + 1.0))
-            most = max(most, new)
-        at = table.places
-        decoded = sequences * self.verified
-        values = [0.0] * (len(table.order) + 1)
-        values[at.tokens] = decoded + tokens
-        values[at.logit_rows] = decoded + len(chunks)
-        values[at.group_tokens] = group_tokens
-        if at.adapters_touched < len(table.order):
-            values[at.adapters_touched] = self._adapters(sequences + len(chunks))
+        table, reads = self.table, [(0.0, 0.0)] * len(self.table.kinds)
         if sequences:
-            values[at.decode_sequences] = sequences
-            values[at.decode_tokens] = decoded
-            values[at.has_decode] = 1.0
-            if not at.kinds:
-                values[at.kv_of_all] = kv_tokens
             mean = kv_tokens / sequences
-            for kind, kv_at, pairs_at, longest_at, _ in at.kinds:
-                straight = mean >= kind.start
-                read = kind.a * sequences + kind.b * kv_tokens if straight else sequences * read_at(kind, mean)
-                values[kv_at] = read
-                values[pairs_at] = read * self.verified
-                values[longest_at] = read_at(kind, longest)
-        if tokens:
-            values[at.has_prefill] = 1.0
-            values[at.chunk_tokens] = most
-            values[at.prefill_tokens] = tokens
-            values[at.chunk_prefix_tokens] = prefix
-            for kind, _, _, _, attended_at in at.kinds:
-                values[attended_at] = (
-                    pairs
-                    if kind.causal
-                    else sum(float(kind.law.attention_pairs(new, before)) for new, before in chunks)
+            reads = [
+                (
+                    kind.a * sequences + kind.b * kv_tokens if mean >= kind.start else sequences * kind.read(mean),
+                    kind.read(longest),
                 )
-        values.pop()
-        device = (table.call(*values) + table.skew_s) * table.stage_imbalance
-        if not tokens:
+                for kind in table.kinds
+            ]
+        device = self._called(table, sequences, kv_tokens, reads, self.verified, group_tokens, chunks)
+        if not chunks:
             return device
+        decoded, tokens = sequences * self.verified, sum([chunk.tokens for chunk in chunks])
         stack = self.engine.stack
         if sequences and (stack.graph_tokens or stack.host_s_per_sequence):
             alone_s = float(self.engine.without_host_s(alone_s, sequences))

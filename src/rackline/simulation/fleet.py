@@ -7,25 +7,21 @@ as many passes as before, and a few thousand events.
 
 from __future__ import annotations
 
-import gc
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.simulation.entrance import Entrance, Frontend
 from rackline.simulation.fleet_pool import NO_REQUESTS, GrowingPool, Handed, Member, Outage, Places, Scaled
-from rackline.simulation.fleet_run import FleetRun, PoolRun, Served
+from rackline.simulation.fleet_run import FleetRun, PoolRun
 from rackline.simulation.gate import FEED_S, Backlog, Gate
-from rackline.simulation.native import compiled_clock
-from rackline.simulation.native_replica import NativeLog, NativeReplica, knows
-from rackline.simulation.replica import Replica
-from rackline.simulation.requests import RequestLog, Requests
-from rackline.simulation.run import AnyReplica, Progress, that_fit
-from rackline.simulation.server import Handover, Pool
+from rackline.simulation.requests import Requests
+from rackline.simulation.run import Progress, ended_early, replica_makers, that_fit, times_of
+from rackline.simulation.server import Handover
 
 _TAIL_S = 6 * 3600.0  # after the load has ended, for what still waits
 _EVENTS_A_REPORT = 64
@@ -62,17 +58,7 @@ def run_fleet(
     """
     requests, skipped = that_fit(requests, main.pool, handover, skip_bad)
     run = _Fleet(requests, main, front, handover, entrance or Entrance(), outages, places or Places(), compiled)
-    interrupted = False
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        run.go(seconds, progress)
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        if collects:
-            gc.enable()
-    return run.result(seconds, skipped=skipped, interrupted=interrupted)
+    return run.result(seconds, skipped=skipped, interrupted=ended_early(partial(run.go, seconds, progress)))
 
 
 class _Fleet:
@@ -94,39 +80,27 @@ class _Fleet:
         gates += [] if front is None else [Gate(requests, entrance.router)]
         self.requests, self.handover, self.places = requests, handover, places
         self.outages = list(outages)
-        pools = [main.pool] if front is None else [front.pool, main.pool]
-        plain = requests.hashes is None and requests.adapters is None and all(knows(pool) for pool in pools)
-        clocks = [compiled_clock(pool.clock, pool.spec.max_num_seqs) for pool in pools] if compiled and plain else []
-        native = bool(clocks) and all(clock is not None for clock in clocks)
-        self.log = log = NativeLog(requests) if native else RequestLog(requests, len(main.pool.spec.tiers))
-
-        def maker(place: int, pool: Pool, hands_over: bool) -> Callable[[], AnyReplica]:
-            if isinstance(log, RequestLog):
-                follows = gates[0].router.follows_prefixes and not hands_over
-                return partial(Replica, pool, log, hands_over=hands_over, follows_prefixes=follows)
-            clock = clocks[place]
-            if clock is None:
-                raise RuntimeError("a clock without a compiled form")
-            return partial(NativeReplica, clock, pool, log, hands_over=hands_over)
-
-        sides = [(main, False)] if front is None else [(front, True), (main, False)]
+        sides = [main] if front is None else [main, front]
+        self.log, makers = replica_makers(
+            requests,
+            [one.pool for one in sides],
+            follows_prefixes=gates[0].router.follows_prefixes,
+            compiled=compiled,
+        )
+        of_sides = list(zip(sides, makers, strict=True))[::-1]
         self.groups = [
-            GrowingPool(scaled, log, maker(place, scaled.pool, ahead), gates[place], places, hands_over=ahead)
-            for place, (scaled, ahead) in enumerate(sides)
+            GrowingPool(scaled, self.log, make, gate, places)
+            for (scaled, make), gate in zip(of_sides, gates, strict=True)
         ]
         self.first, self.main = self.groups[0], self.groups[-1]
         self.frontend, self.gate = Frontend(entrance.frontend, requests), gates[0]
-        if len(self.backlog) and front is not None:
-            raise InputError(what="offline class", given="requests", allowed="one pool")
+        require(front is None or not len(self.backlog), what="offline class", given="requests", allowed="one pool")
         at_s = self.frontend.pass_all(requests.arrival_s, self.backlog.mine) + entrance.beyond_s
         order = np.argsort(at_s, kind="stable")
         self.order = order[~self.backlog.mine[order]]
         self.times = at_s[self.order]
-        if isinstance(log, NativeLog):
-            log.arrival_s[:] = requests.arrival_s
-        else:
-            log.arrival_s = requests.arrival_s.tolist()
-        self.events: list[tuple[float, int, int, GrowingPool | None, Member | None]] = []
+        self.log.arrival_s[:] = requests.arrival_s.tolist()
+        self.events: list[tuple[float, int, GrowingPool | None, Member | None]] = []
         self.serial = self.cursor = self.lost = self.failed = 0
         self.moving = Handed(NO_REQUESTS, np.zeros(0))
         self.retries = np.zeros(len(requests), dtype=np.int32)
@@ -137,8 +111,8 @@ class _Fleet:
         for group in self.groups:
             group.begin()
         for outage in self.outages:
-            self._event(outage.time_s, None, None)
-            self._event(outage.until_s, None, None)
+            self._event(outage.time_s)
+            self._event(outage.until_s)
         total, number = len(self.requests), 0
         while True:
             for group in self.groups:
@@ -160,7 +134,7 @@ class _Fleet:
             if progress is not None and number % _EVENTS_A_REPORT == 0:
                 progress(min(self.finished, total), total, self.now)
             while self.events and self.events[0][0] <= self.now:
-                _, _, _, group, member = heapq.heappop(self.events)
+                _, _, group, member = heapq.heappop(self.events)
                 if group is not None and member is not None and member in group.starting:
                     group.make_ready(member)
             self._fail()
@@ -168,16 +142,14 @@ class _Fleet:
     @property
     def finished(self) -> int:
         """Requests that have all their tokens, or were refused [requests]."""
-        group = self.main
-        there = sum(one.replica.finished for one in (*group.open, *group.draining) if one.replica is not None)
         kept = int(self.gate.refused.sum()) if self.gate.admission is not None else 0
-        return there + sum(one.finished for one in group.retired) + self.of_one_token + kept
+        return self.main.finished + self.of_one_token + kept
 
     of_one_token = 0
 
-    def _event(self, time_s: float, group: GrowingPool | None, member: Member | None) -> None:
+    def _event(self, time_s: float, group: GrowingPool | None = None, member: Member | None = None) -> None:
         self.serial += 1
-        heapq.heappush(self.events, (time_s, self.serial, 0, group, member))
+        heapq.heappush(self.events, (time_s, self.serial, group, member))
 
     def _serve(self, until: float) -> None:
         """All passes that begin before a time."""
@@ -219,8 +191,7 @@ class _Fleet:
     def _fail(self) -> None:
         """Hosts that fail now, and the requests that are sent again."""
         while self.outages and self.outages[0].time_s <= self.now:
-            outage = self.outages.pop(0)
-            hosts = self.places.fail(outage)
+            hosts = self.places.fail(self.outages.pop(0))
             if not hosts:
                 continue
             finish_s = np.asarray(self.log.finish_s, dtype=float)
@@ -246,29 +217,17 @@ class _Fleet:
         came = requests.arrival_s < end if interrupted else np.ones(len(requests), dtype=bool)
         if not came.any():
             raise KeyboardInterrupt
-        pools: list[PoolRun] = []
-        for group in self.groups:
-            members = [*group.ended, *group.draining, *group.open, *group.starting]
-            spans = np.array(
-                [(one.begun_s, one.ready_s, one.ended_s if one in group.ended else inf) for one in members],
-                dtype=float,
-            ).reshape(-1, 3)
-            served = [*group.retired, *(Served.of(one.replica) for one in members if one.replica is not None)]
-            pools.append(
-                PoolRun(
-                    chips=group.scaled.chips,
-                    spans_s=spans,
-                    samples=np.array(group.samples, dtype=float).reshape(-1, 7),
-                    busy_s=sum(one.busy_s for one in served),
-                )
+        pools = [
+            PoolRun(
+                chips=group.scaled.chips,
+                spans_s=group.spans_s,
+                samples=np.array(group.samples, dtype=float).reshape(-1, 7),
             )
-        columns = {
-            name: np.array(getattr(log, name), dtype=float)[came]
-            for name in ("arrival_s", "admitted_s", "first_s", "finish_s")
-        }
+            for group in self.groups
+        ]
         return FleetRun(
             requests=requests.pick(came) if interrupted else requests,
-            **columns,
+            **{name: times[came] for name, times in times_of(log).items()},
             preempted=np.array(log.preempted, dtype=int)[came],
             refused=self.gate.refused[came],
             frontend=tuple(self.frontend.data()),

@@ -13,11 +13,10 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.simulation.autoscalers import Autoscaler, Seen, Setting
-from rackline.simulation.fleet_run import Served
-from rackline.simulation.gate import Backlog, Gate, standing_of
+from rackline.simulation.gate import Backlog, Gate, only, standing_of
 from rackline.simulation.native_replica import NativeLog, NativeReplica, serve_all
 from rackline.simulation.requests import RequestLog
 from rackline.simulation.run import AnyReplica
@@ -117,8 +116,12 @@ class Failures:
     rack_share: float = RACK_SHARE
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.per_host_day < inf:
-            raise InputError(what="failures", given=self.per_host_day, allowed="a rate above 0 a day and host")
+        require(
+            0.0 < self.per_host_day < inf,
+            what="failures",
+            given=self.per_host_day,
+            allowed="a rate above 0 a day and host",
+        )
 
     def draw(self, rng: np.random.Generator, hosts: int, seconds: float) -> list[Outage]:
         """Outages of a run, in the order of time; each is the first of an independent Poisson process.
@@ -225,16 +228,18 @@ class Member:
 
     Args:
         number: in its pool [count].
-        begun_s, ready_s: [s].
+        replica: runs its passes from the time when it is ready.
         hosts: that hold its chips.
+        begun_s, ready_s: when it was decided on, takes requests [s].
     """
 
-    __slots__ = ("begun_s", "ended_s", "hosts", "number", "ready_s", "replica")
+    __slots__ = ("begun_s", "drains_s", "hosts", "number", "ready_s", "replica")
 
-    def __init__(self, number: int, begun_s: float, ready_s: float, hosts: tuple[int, ...]) -> None:
-        self.number, self.begun_s, self.ready_s, self.hosts = number, begun_s, ready_s, hosts
-        self.replica: AnyReplica | None = None  # until it is ready
-        self.ended_s = inf
+    def __init__(
+        self, number: int, replica: AnyReplica, hosts: tuple[int, ...], *, begun_s: float, ready_s: float
+    ) -> None:
+        self.number, self.replica, self.hosts, self.begun_s, self.ready_s = number, replica, hosts, begun_s, ready_s
+        self.drains_s = inf  # when it takes no more
 
 
 class Handed(NamedTuple):
@@ -252,18 +257,15 @@ class GrowingPool:
         make: Callable[[], AnyReplica],
         gate: Gate,
         places: Places,
-        *,
-        hands_over: bool,
     ) -> None:
-        self.scaled, self.log, self.make, self.gate = scaled, log, make, gate
-        self.hands_over, self.places = hands_over, places
+        self.scaled, self.log, self.make, self.gate, self.places = scaled, log, make, gate, places
         self.policy = scaled.scaler(scaled.setting)
         self.owner: Array = np.full(len(log.input_len), -1, dtype=np.int32)
         self.open: list[Member] = []
         self.starting: list[Member] = []
         self.draining: list[Member] = []
-        self.ended: list[Member] = []
-        self.retired: list[Served] = []
+        self.ended: list[tuple[float, float, float]] = []  # begun, ready, ended [s]
+        self.finished_before = 0  # requests of replicas that have ended
         self.held: list[Array] = []
         self.samples: list[tuple[float, ...]] = []
         self.desired = self.number = self.turn = self.arrived = 0
@@ -273,6 +275,17 @@ class GrowingPool:
     def waiting_before(self) -> int:
         """Requests for which no replica is ready [requests]."""
         return sum(len(some) for some in self.held)
+
+    @property
+    def finished(self) -> int:
+        """Requests that have all their tokens [requests]."""
+        return self.finished_before + sum(one.replica.finished for one in (*self.open, *self.draining))
+
+    @property
+    def spans_s(self) -> Array:
+        """When each replica was begun, was ready, and ended (infinite: not yet) [s], (replicas, 3)."""
+        there = [(one.begun_s, one.ready_s, inf) for one in (*self.draining, *self.open, *self.starting)]
+        return np.array([*self.ended, *there], dtype=float).reshape(-1, 3)
 
     def begin(self) -> None:
         """The replicas of the start, ready at once."""
@@ -284,17 +297,14 @@ class GrowingPool:
         hosts = self.places.take(self.scaled.chips, now)
         if hosts is None:
             return None
+        member = Member(self.number, self.make(), hosts, begun_s=now, ready_s=ready_s)
         self.number += 1
-        member = Member(self.number - 1, now, ready_s, hosts)
         self.starting.append(member)
         return member
 
     def make_ready(self, member: Member) -> None:
         """A replica takes requests from now on."""
         self.starting.remove(member)
-        member.replica = self.make()
-        if self.hands_over and isinstance(member.replica, NativeReplica):
-            member.replica.goes_on()
         self.open.append(member)
 
     def serve(self, requests: Array, times_s: Array, now: float, until: float) -> None:
@@ -307,12 +317,16 @@ class GrowingPool:
             if len(requests):
                 self.held.append(requests)
             requests, times_s = NO_REQUESTS, np.zeros(0)
-        ones = [member.replica for member in self.open if member.replica is not None]
-        others = [member.replica for member in self.draining if member.replica is not None]
+        ones, others = ([member.replica for member in some] for some in (self.open, self.draining))
         if isinstance(self.log, NativeLog) and self.gate.is_plain:
-            natives, rest = ([one for one in some if isinstance(one, NativeReplica)] for some in (ones, others))
             placed, self.turn = serve_all(
-                natives, rest, requests, times_s, self.turn, until, to_least_loaded=self.gate.looks
+                only(NativeReplica, ones),
+                only(NativeReplica, others),
+                requests,
+                times_s,
+                self.turn,
+                until,
+                to_least_loaded=self.gate.looks,
             )
         else:
             placed = NO_REQUESTS
@@ -328,17 +342,16 @@ class GrowingPool:
 
     def feed(self, backlog: Backlog, now: float) -> None:
         """Requests of the backlog go to open replicas that have idle room."""
-        ones = [member.replica for member in self.open if member.replica is not None]
-        if not ones or not len(backlog):
+        if not self.open or not len(backlog):
             return
-        standing = standing_of(ones, self.log)
+        standing = standing_of([member.replica for member in self.open], self.log)
         standing.look(now)
         for request, place in backlog.feed(standing, now):
             self.owner[request] = self.open[place].number
 
     def handed(self) -> Handed:
         """Requests whose prompts were computed since the last call."""
-        found = [member.replica.take_done() for member in (*self.open, *self.draining) if member.replica is not None]
+        found = [member.replica.take_done() for member in (*self.open, *self.draining)]
         if not found:
             return Handed(NO_REQUESTS, np.zeros(0))
         requests, times = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -348,22 +361,18 @@ class GrowingPool:
     def end_drained(self, now: float) -> None:
         """Replicas that drain and have nothing left are gone."""
         for member in list(self.draining):
-            if member.replica is not None and not member.replica.load:
+            if not member.replica.load:
                 self.draining.remove(member)
-                self._end(member, min(max(member.ended_s, member.replica.now), now))
+                self._end(member, min(max(member.drains_s, member.replica.now), now))
 
     def _end(self, member: Member, time_s: float) -> None:
-        member.ended_s = time_s
         self.places.give_back(member.hosts, self.scaled.chips)
-        if member.replica is not None:
-            self.retired.append(Served.of(member.replica))
-            member.replica = None
-        self.ended.append(member)
+        self.finished_before += member.replica.finished
+        self.ended.append((member.begun_s, member.ready_s, time_s))
 
     def ask(self, now: float) -> None:
         """The policy says how many replicas it wants."""
-        wish = self.policy.wish(self.seen(now))
-        self.desired = min(max(wish, self.scaled.least), self.scaled.most)
+        self.desired = min(max(self.policy.wish(self.seen(now)), self.scaled.least), self.scaled.most)
         self.arrived = 0
         self.next_s = now + self.policy.interval_s
 
@@ -372,7 +381,7 @@ class GrowingPool:
         running = waiting = 0
         kv = 0.0
         blocks = self.scaled.pool.spec.num_blocks * self.scaled.pool.num_ranks
-        ones = [member.replica for member in self.open if member.replica is not None]
+        ones = [member.replica for member in self.open]
         for replica in ones:
             queued = replica.queued
             waiting += queued
@@ -403,7 +412,7 @@ class GrowingPool:
                 self._end(self.starting.pop(), now)
             else:
                 member = self.open.pop()
-                member.ended_s = now
+                member.drains_s = now
                 self.draining.append(member)
         return begun
 

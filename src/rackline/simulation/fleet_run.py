@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import inf, nan
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.classes import ClassData, Slo, by_class
-from rackline.simulation.entrance import StageData
-from rackline.simulation.requests import Requests
-from rackline.simulation.statistics import PERCENTILES, KnownSpread, known_percentiles
-
-if TYPE_CHECKING:
-    from rackline.simulation.native_replica import NativeReplica
-    from rackline.simulation.replica import Replica
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What is kept of a replica that has ended.
-
-    Args:
-        finished: requests [count].
-        busy_s: time in passes [s].
-        blocks_left: KV blocks still in use [count].
-    """
-
-    finished: int
-    busy_s: float
-    blocks_left: int
-
-    @classmethod
-    def of(cls, replica: Replica | NativeReplica) -> Served:
-        """The counts of a replica."""
-        return cls(finished=replica.finished, busy_s=replica.statistics.busy_s, blocks_left=replica.used_blocks)
+from rackline.simulation.classes import Slo
+from rackline.simulation.outcomes import ClassData, Outcome, at_percentile
+from rackline.simulation.statistics import PERCENTILES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,13 +23,11 @@ class PoolRun:
         spans_s: when each replica was begun, was ready, and ended (infinite: not in the run) [s], (replicas, 3).
         samples: time [s], replicas that are ready, start and drain, requests that run and wait, share of KV blocks in
             use, each time the policy was asked, (times, 7).
-        busy_s: time in passes of all replicas [s].
     """
 
     chips: int
     spans_s: Array
     samples: Array
-    busy_s: float
 
     def chip_seconds(self, seconds: float) -> float:
         """Chips that are paid for, from the decision to start a replica to its end [chip s].
@@ -109,46 +82,26 @@ class WindowRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FleetRun:
-    """A run of a fleet; times that a request did not reach are NaN.
+class FleetRun(Outcome):
+    """A run of a fleet.
 
     Args:
-        requests: that were served.
-        arrival_s, admitted_s, first_s, finish_s: as in `Result` [s], (n,).
-        preempted: preemptions by request [count], (n,).
-        refused: mask of those that were refused, (n,).
-        frontend: what its stages did.
         retries: how often a request was sent again because its replica failed [count], (n,).
         pools: the pool for prompts, if there is one, then the one that decodes.
         seconds: that are paid for [s].
         spare_chips: that are paid for beside those of replicas [count].
         failed_replicas: that were lost with their hosts [count].
         lost_requests: that were sent again [count].
-        skipped: requests that were left out because they never fit [count].
-        interrupted: whether the run was cut short.
     """
 
-    json_keys: ClassVar = ("requests=count", "answered", "refused=refused_requests",
-                           "unanswered", "skipped", "interrupted", "ttft_s", "tpot_s",
-                           "e2e_s", "chip_hours", "mean_replicas", "most_replicas", "failed_replicas",
-                           "lost_requests", "preemptions")  # fmt: skip
+    columns: ClassVar = (*Outcome.columns, "retries")
 
-    requests: Requests
-    arrival_s: Array
-    admitted_s: Array
-    first_s: Array
-    finish_s: Array
-    preempted: Array
-    refused: Array
-    frontend: tuple[StageData, ...]
     retries: Array
     pools: tuple[PoolRun, ...]
     seconds: float
     spare_chips: int
     failed_replicas: int
     lost_requests: int
-    skipped: int
-    interrupted: bool
 
     @property
     def count(self) -> int:
@@ -158,7 +111,7 @@ class FleetRun:
     @property
     def answered(self) -> int:
         """Requests with all their tokens [requests]."""
-        return int(np.isfinite(self.finish_s).sum())
+        return int(self.finished.sum())
 
     @property
     def unanswered(self) -> int:
@@ -172,40 +125,7 @@ class FleetRun:
 
     def by_class(self) -> list[ClassData]:
         """What became of each class of requests; empty where there are none."""
-        everyone = np.arange(self.count)
-        return by_class(
-            self.requests, self.values, self.finish_s, self.refused, self.preempted, everyone, self.seconds
-        )  # fmt: skip
-
-    @property
-    def preemptions(self) -> int:
-        """Preemptions of all requests [count]."""
-        return int(self.preempted.sum())
-
-    @property
-    def values(self) -> dict[str, Array]:
-        """Latencies by request [s], (n,) each."""
-        after = self.requests.output_len - 1.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            tpot = np.where(after > 0, (self.finish_s - self.first_s) / after, nan)
-        return {
-            "ttft_s": self.first_s - self.arrival_s, "tpot_s": tpot, "e2e_s": self.finish_s - self.arrival_s
-        }  # fmt: skip
-
-    @property
-    def ttft_s(self) -> KnownSpread:
-        """Arrival to first token [s]."""
-        return known_percentiles(self.values["ttft_s"])
-
-    @property
-    def tpot_s(self) -> KnownSpread:
-        """Time per token after the first [s]."""
-        return known_percentiles(self.values["tpot_s"])
-
-    @property
-    def e2e_s(self) -> KnownSpread:
-        """Arrival to last token [s]."""
-        return known_percentiles(self.values["e2e_s"])
+        return self.classes_among(np.arange(self.count), self.seconds)
 
     @property
     def chip_seconds(self) -> float:
@@ -228,34 +148,16 @@ class FleetRun:
         times = np.concatenate([pool.spans_s[:, 0] for pool in self.pools])
         return int(np.sum([pool.serving(times, place=0) for pool in self.pools], axis=0).max())
 
-    def good(self, slo: Slo) -> Array:
-        """Mask of the requests that were answered within all limits, (n,)."""
-        values = self.values
-        late = [values[name] > limit for name, limit in slo.limits().items()]
-        return np.isfinite(self.finish_s) & ~np.any([np.zeros(self.count, dtype=bool), *late], axis=0)
-
     def attained(self, slo: Slo) -> float:
         """Share of the requests that were answered within all limits [1]."""
         return float(self.good(slo).mean())
 
     def holds(self, slo: Slo) -> bool:
         """Whether each limit is met at its percentile, over the whole run; an unanswered request is late."""
-        values, done = self.values, np.isfinite(self.finish_s)
-        for name, limit in slo.limits().items():
-            all_of = np.where(done, values[name], inf)
-            known = all_of[~np.isnan(all_of)]
-            if len(known) and float(np.percentile(known, slo.percentile, method="higher")) > limit:
-                return False
-        return True
-
-    def of(self, mine: Array) -> FleetRun:
-        """The same run of some requests alone; what replicas did is that of all.
-
-        Args:
-            mine: mask, (n,).
-        """
-        columns = ("arrival_s", "admitted_s", "first_s", "finish_s", "preempted", "refused", "retries")
-        return replace(self, requests=self.requests.pick(mine), **{name: getattr(self, name)[mine] for name in columns})
+        every = np.arange(self.count)
+        return all(
+            at_percentile(self.counted(name, every), slo.percentile) <= limit for name, limit in slo.limits().items()
+        )
 
     @property
     def online(self) -> FleetRun:
@@ -275,7 +177,6 @@ class FleetRun:
         order = np.argsort(self.arrival_s, kind="stable")
         places = np.searchsorted(self.arrival_s[order], edges)
         places[-1] = len(order)
-        values = self.values
         good = self.good(slo) if slo is not None and slo.limits() else None
         grid = np.arange(0.5, 20.0) / 20.0  # within a window
         rows: list[WindowRow] = []
@@ -291,10 +192,10 @@ class FleetRun:
                     requests=len(mine),
                     rate_per_s=len(mine) / max(end - start, 1e-9),
                     attained=None if good is None or not len(mine) else float(good[mine].mean()),
-                    ttft_p50_s=_at(values["ttft_s"][mine], PERCENTILES[0]),
-                    ttft_p99_s=_at(values["ttft_s"][mine], PERCENTILES[-1]),
-                    tpot_p50_s=_at(values["tpot_s"][mine], PERCENTILES[0]),
-                    tpot_p99_s=_at(values["tpot_s"][mine], PERCENTILES[-1]),
+                    ttft_p50_s=_at(self.ttft_s[mine], PERCENTILES[0]),
+                    ttft_p99_s=_at(self.ttft_s[mine], PERCENTILES[-1]),
+                    tpot_p50_s=_at(self.tpot_s[mine], PERCENTILES[0]),
+                    tpot_p99_s=_at(self.tpot_s[mine], PERCENTILES[-1]),
                     replicas=float(sum(pool.serving(times).mean() for pool in self.pools)),
                     waiting=float(sum(one[:, 5].mean() for one in seen)) if all(map(len, seen)) else None,
                     kv_use=float(max(one[:, 6].mean() for one in seen)) if all(map(len, seen)) else None,

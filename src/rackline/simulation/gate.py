@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import POINTER, c_int64, c_void_p
+from math import isnan
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.routers import ROUTERS, Numbers, RoundRobin, Standing
 
+T = TypeVar("T")
 IN_C = ("round-robin", "least-loaded")
 """Routers that the loop in C has itself."""
 FEED_S = 1.0
@@ -95,11 +98,16 @@ class NativeStanding(Standing):
             replica.advance(until)
 
 
+def only(kind: type[T], some: Iterable[object]) -> list[T]:
+    """Those of a kind."""
+    return [one for one in some if isinstance(one, kind)]
+
+
 def standing_of(replicas: Sequence[Replica | NativeReplica], log: RequestLog | NativeLog) -> Standing:
     """The standing of replicas of either kind."""
     if isinstance(log, NativeLog):
-        return NativeStanding([one for one in replicas if isinstance(one, NativeReplica)], log)
-    return PlainStanding([one for one in replicas if isinstance(one, Replica)], log)
+        return NativeStanding(only(NativeReplica, replicas), log)
+    return PlainStanding(only(Replica, replicas), log)
 
 
 class Gate:
@@ -207,11 +215,8 @@ class Backlog:
 
     def _open(self, log: RequestLog | NativeLog) -> tuple[Array, Array]:
         """Masks of what was given and has no answer, and has not begun."""
-        if isinstance(log, NativeLog):
-            return np.isnan(log.finish_s[self.given]), np.isnan(log.admitted_s[self.given])
-        ends, begins = (
-            [column[one] is None for one in self.given.tolist()] for column in (log.finish_s, log.admitted_s)
-        )
+        requests: list[int] = self.given.tolist()
+        ends, begins = ([isnan(column[one]) for one in requests] for column in (log.finish_s, log.admitted_s))
         return np.array(ends, dtype=bool), np.array(begins, dtype=bool)
 
     def feed(self, standing: Standing, now: float) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.requests import Requests
-from rackline.simulation.reuse import Reuse, arrivals, replay, session_hits
+from rackline.simulation.reuse import HitsWithin, Reuse, arrivals, replay, session_hits
 from rackline.simulation.workloads import Lengths, Sessions
 
 _ROUNDS = 8  # in which the share of copies settles
@@ -42,21 +42,6 @@ class MemoryRoom:
     name: str
     capacity_tokens: float
     ttl_s: float = inf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HitsWithin:
-    """What is found in a memory and in all faster ones.
-
-    Args:
-        hit_share: share of prompt tokens found [1].
-        kept_s: time for which an unused block stays in one of them; None where it differs from block to block [s].
-        held_tokens: mean number of tokens in them, copies once; infinite if nothing ever leaves [tokens].
-    """
-
-    hit_share: float
-    kept_s: float | None
-    held_tokens: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +120,7 @@ class RepeatingSessions(Repeating):
         self, capacity_tokens: float, ttl_s: float, *, requests_per_s: float, answer_tokens: float, answer_s: float
     ) -> HitsWithin:
         """Found in one cache, by Che's approximation."""
-        found = session_hits(
+        return session_hits(
             self.sessions,
             rate_per_s=requests_per_s / self.requests_of_one,
             message_tokens=self.message_tokens,
@@ -144,7 +129,6 @@ class RepeatingSessions(Repeating):
             ttl_s=ttl_s,
             answer_s=answer_s,
         )
-        return HitsWithin(hit_share=found.hit_share, kept_s=found.kept_s, held_tokens=found.held_tokens)
 
     def draw(self, count: int, requests_per_s: float, seed: int = 1) -> Requests:
         """Requests of sessions that begin at random, all messages of one length."""

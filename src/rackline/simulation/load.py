@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,8 +53,12 @@ class Load:
     estimated: str = ""
 
     def __post_init__(self) -> None:
-        if not (np.all(np.isfinite(self.rates_per_s)) and np.all(self.rates_per_s >= 0) and np.any(self.rates_per_s)):
-            raise InputError(what=self.name, given="rates", allowed="finite rates of 0 or more, some of them above 0")
+        require(
+            np.all(np.isfinite(self.rates_per_s)) and np.all(self.rates_per_s >= 0) and np.any(self.rates_per_s),
+            what=self.name,
+            given="rates",
+            allowed="finite rates of 0 or more, some of them above 0",
+        )
 
     @property
     def seconds(self) -> float:
@@ -83,13 +87,11 @@ class Load:
 
     def scaled(self, mean_per_s: float) -> Load:
         """The same shape with another mean rate [requests/s]."""
-        rates = self.rates_per_s * (mean_per_s / self.mean_per_s)
-        return Load(edges_s=self.edges_s, rates_per_s=rates, name=self.name, estimated=self.estimated)
+        return replace(self, rates_per_s=self.rates_per_s * (mean_per_s / self.mean_per_s))
 
     def lasting(self, seconds: float) -> Load:
         """The same rates over another time: stretched, not repeated [s]."""
-        edges = self.edges_s * (seconds / self.seconds)
-        return Load(edges_s=edges, rates_per_s=self.rates_per_s, name=self.name, estimated=self.estimated)
+        return replace(self, edges_s=self.edges_s * (seconds / self.seconds))
 
     def arrivals(self, rng: np.random.Generator, arrival_cv: float = 1.0) -> Array:
         """Arrival times of a process with these mean rates [s], (number,), ascending.
@@ -122,8 +124,7 @@ class Load:
             InputError: nothing arrives.
         """
         times = self.arrivals(rng, arrival_cv)
-        if not len(times):
-            raise InputError(what=self.name, given="no request", allowed="rates at which at least one request arrives")
+        require(len(times), what=self.name, given="no request", allowed="rates at which at least one request arrives")
         inputs, outputs = lengths.draw(rng, len(times))
         return Requests(arrival_s=times, input_len=inputs, output_len=outputs, name=self.name)
 
@@ -156,8 +157,7 @@ def shape(name: str, mean_per_s: float, amplitude: float = PEAK_AMPLITUDE) -> Lo
     if name == "burst":
         rates = np.where(middle % 3600.0 < BURST_S, BURST, 1.0)
         said = f"{BURST:g} times the rate for {BURST_S / 60.0:g} minutes of each hour"
-    found = Load(edges_s=edges, rates_per_s=rates, name=f"a {name}", estimated=said)
-    return found.scaled(mean_per_s)
+    return Load(edges_s=edges, rates_per_s=rates, name=f"a {name}", estimated=said).scaled(mean_per_s)
 
 
 def together(loads: Sequence[Load], name: str) -> Load:
@@ -185,8 +185,7 @@ def profile(requests: Requests, name: str) -> Load:
     """
     times = requests.arrival_s
     last = float(times.max())
-    if not last > 0:
-        raise InputError(what="load", given=f"{len(times)} requests at once", allowed="requests over some time")
+    require(last > 0, what="load", given=f"{len(times)} requests at once", allowed="requests over some time")
     steps = int(min(_PROFILE_STEPS, max(len(times) // 20, 1)))
     counts, edges = np.histogram(times, bins=steps, range=(0.0, last))
     return Load(edges_s=edges, rates_per_s=counts / (last / steps), name=name)
@@ -218,13 +217,19 @@ def read_load(path: str | Path) -> Load:
             given = ", ".join(rows[0][1])[:60] if rows else "an empty file"
             raise InputError(what="load", given=given, allowed=_FORM, nearest=near and f"{name} for {near}",
                              where=str(path))  # fmt: skip
-    if not 3 <= len(rows) <= _MOST_ROWS:
-        raise InputError(what="load", given=f"{len(rows) - 1} rates", allowed=f"2 to {_MOST_ROWS:,}", where=str(path))
+    require(
+        3 <= len(rows) <= _MOST_ROWS,
+        what="load",
+        given=f"{len(rows) - 1} rates",
+        allowed=f"2 to {_MOST_ROWS:,}",
+        where=str(path),
+    )
     times, rates = np.empty(len(rows) - 1), np.empty(len(rows) - 1)
     for place, (number, row) in enumerate(rows[1:]):
         where = f"{path}, line {number}"
-        if len(row) != len(header):
-            raise InputError(what="load", given=f"{len(row)} cells", allowed=f"{len(header)} cells", where=where)
+        require(
+            len(row) == len(header), what="load", given=f"{len(row)} cells", allowed=f"{len(header)} cells", where=where
+        )
         cells = dict(zip(header, (cell.strip() for cell in row), strict=True))
         try:
             times[place] = _seconds(cells["time"])
@@ -233,8 +238,13 @@ def read_load(path: str | Path) -> Load:
             raise InputError(
                 what=error.what, given=error.given, allowed=error.allowed, nearest=error.nearest, where=where
             ) from None
-        if place and not times[place] > times[place - 1]:
-            raise InputError(what="time", given=cells["time"], allowed="later than the one before it", where=where)
+        require(
+            not place or times[place] > times[place - 1],
+            what="time",
+            given=cells["time"],
+            allowed="later than the one before it",
+            where=where,
+        )
     times -= times[0]
     edges = np.append(times, times[-1] + (times[-1] - times[-2]))
     return Load(edges_s=edges, rates_per_s=rates, name=Path(path).name)

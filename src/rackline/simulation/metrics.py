@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import ClassVar, NotRequired, TypedDict
 
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.classes import LATENCIES, ClassData, Limits, Slo, by_class
+from rackline.simulation.classes import LATENCIES, Limits, Slo
 from rackline.simulation.entrance import StageData
-from rackline.simulation.requests import Requests
+from rackline.simulation.outcomes import ClassData, Latencies, Outcome, at_percentile
 from rackline.simulation.reuse import unlimited_hit_share
 from rackline.simulation.statistics import (
-    UNKNOWN,
     Interval,
     KnownSpread,
     PassRecord,
@@ -70,21 +69,18 @@ class Costs(TypedDict):
     usd_per_mtok_output_all_in: float
 
 
-class TierData(TypedDict):
+class TierData(Latencies):
     """Requests of one priority tier; a lower number is more urgent."""
 
     priority: int
     requests: int
     finished: int
-    ttft_s: KnownSpread
-    tpot_s: KnownSpread
-    e2e_s: KnownSpread
     queue_s: KnownSpread
     preemptions: int
     slo_attainment: NotRequired[float]
 
 
-class RunData(TypedDict):
+class RunData(Latencies):
     """A run as plain data in SI units; the NotRequired keys are present where limits or a price were given."""
 
     requests: int
@@ -94,10 +90,7 @@ class RunData(TypedDict):
     skipped: int
     interrupted: bool
     measured: Measured
-    ttft_s: KnownSpread
-    tpot_s: KnownSpread
     inter_token_s: Spread
-    e2e_s: KnownSpread
     queue_s: KnownSpread
     by_priority: list[TierData]
     by_class: list[ClassData]
@@ -132,14 +125,12 @@ _LEAST_TO_JUDGE = 40  # requests needed to tell a growing queue from chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
-    """A finished or interrupted run. Times that a request did not reach are NaN.
+class Result(Outcome):
+    """A finished or interrupted run.
 
     Args:
-        requests: the requests that were served, in the order of the columns below.
-        arrival_s, engine_s, admitted_s, first_s, finish_s: arrival, handover to the scheduler, first start, first token
-            and last token by request [s], (n,).
-        preempted, cached_tokens: preemptions and prompt tokens found in a cache by request [count], [tokens], (n,).
+        engine_s: handover to the scheduler by request [s], (n,).
+        cached_tokens: prompt tokens found in a cache by request [tokens], (n,).
         gaps: histogram of inter-token times: bin of the logarithm → count.
         steps, passes: steps of all replicas, and the number of pieces in which they were evaluated [count].
         busy_s, sequence_s, used_block_s: time in passes, sequences × time, blocks × time, over all replicas [s].
@@ -149,23 +140,15 @@ class Result:
         tier_tokens: prompt tokens found in HBM and in each tier behind it [tokens].
         samples: (replica, time [s], decoding, waiting, blocks) over time, (m, 5).
         passes_run: records of passes by replica, if they were kept.
-        skipped: requests that were left out because they cannot fit [count].
         blocks_left: blocks in use at the end, 0 when every request has finished [count].
-        interrupted: whether the run was cut short.
         adapter_loads: transfers of low-rank adapters from the host [count].
-        refused: mask of the requests that were refused, (n,); None for none.
-        frontend: what its stages did.
         prefill_busy_s, prefill_passes: of a pool that computes prompts only: time in passes, and their number; of all
             its replicas [s], [count].
     """
 
-    requests: Requests
-    arrival_s: Array
+    columns: ClassVar = (*Outcome.columns, "engine_s", "cached_tokens")
+
     engine_s: Array
-    admitted_s: Array
-    first_s: Array
-    finish_s: Array
-    preempted: Array
     cached_tokens: Array
     gaps: dict[int, int]
     steps: int
@@ -181,51 +164,15 @@ class Result:
     tier_tokens: tuple[int, ...]
     samples: Array
     passes_run: tuple[Sequence[PassRecord], ...]
-    skipped: int
     blocks_left: int
-    interrupted: bool
-    adapter_loads: int = 0
-    refused: Array | None = None
-    frontend: tuple[StageData, ...] = ()
-    prefill_busy_s: float = 0.0
-    prefill_passes: int = 0
-
-    @property
-    def finished(self) -> Array:
-        """Mask of finished requests, (n,)."""
-        return np.isfinite(self.finish_s)
-
-    @property
-    def was_refused(self) -> Array:
-        """Mask of refused requests, (n,)."""
-        return np.zeros(len(self.requests), dtype=bool) if self.refused is None else self.refused
-
-    @property
-    def values(self) -> dict[str, Array]:
-        """Latencies by name [s], (n,) each."""
-        return {name: getattr(self, name) for name in LATENCIES}
-
-    @property
-    def ttft_s(self) -> Array:
-        """Arrival to first token [s], (n,)."""
-        return self.first_s - self.arrival_s
+    adapter_loads: int
+    prefill_busy_s: float
+    prefill_passes: int
 
     @property
     def queue_s(self) -> Array:
         """Time in the scheduler's waiting queue before the first start [s], (n,)."""
         return self.admitted_s - self.engine_s
-
-    @property
-    def e2e_s(self) -> Array:
-        """Arrival to last token [s], (n,)."""
-        return self.finish_s - self.arrival_s
-
-    @property
-    def tpot_s(self) -> Array:
-        """Time from first to last token over the tokens after the first; NaN for one token [s], (n,)."""
-        after = self.requests.output_len - 1.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(after > 0, (self.finish_s - self.first_s) / after, np.nan)
 
     @property
     def makespan_s(self) -> float:
@@ -254,7 +201,7 @@ class Result:
         ends_s = float(self.arrival_s[free].max())
         if requests.process == "closed":  # when a user took the last request: arrivals of those that follow are pauses
             ends_s = float(self.arrival_s[-1] - requests.arrival_s[-1])
-        left_s = np.where(self.was_refused, self.arrival_s, self.finish_s)[places]
+        left_s = np.where(self.refused, self.arrival_s, self.finish_s)[places]
         stop = int(np.argmax(np.append(~(left_s <= ends_s), True)))
         if 2 * stop < len(places):  # nothing would be left: the run is about as long as a request
             return Window(places=places, steady=False)
@@ -286,11 +233,6 @@ class Result:
                 widest = max(widest, math.inf if math.isnan(width) else width)
         return widest
 
-    def good(self, slo: Slo) -> Array:
-        """Mask of the requests that finished within all limits, (n,)."""
-        late = (getattr(self, name) > limit for name, limit in slo.limits().items())
-        return self.finished & ~np.any([np.zeros(len(self.requests), dtype=bool), *late], axis=0)
-
     def holds(self, slo: Slo) -> bool:
         """Whether each limit is met at its percentile by the measured requests (an unfinished one counts as late), and
         the queue of a stationary process does not keep growing."""
@@ -305,12 +247,8 @@ class Result:
             name: of the latency, such as ttft_s.
             percentile: above 0, up to 100.
         """
-        window = self.window()
-        values = np.where(self.finished, getattr(self, name), np.inf)[window.places]
-        values = values[~np.isnan(values)]
-        if not len(values):
-            return 0.0, UNKNOWN
-        return float(np.percentile(values, percentile, method="higher")), percentile_interval(values, percentile)
+        values = self.counted(name, self.window().places)
+        return at_percentile(values, percentile), percentile_interval(values, percentile)
 
     def overload(self) -> Overload | None:
         """Rates at which requests arrived and started until the last arrival [requests/s], and how many were waiting
@@ -356,9 +294,7 @@ class Result:
                 "priority": int(tier),
                 "requests": int(mine.sum()),
                 "finished": int(self.finished[mine].sum()),
-                "ttft_s": known_percentiles(self.ttft_s[here]),
-                "tpot_s": known_percentiles(self.tpot_s[here]),
-                "e2e_s": known_percentiles(self.e2e_s[here]),
+                **self.latencies(here),
                 "queue_s": known_percentiles(self.queue_s[here]),
                 "preemptions": int(self.preempted[mine].sum()),
             }
@@ -369,24 +305,7 @@ class Result:
 
     def by_class(self) -> list[ClassData]:
         """What became of each class of requests; empty where there are none."""
-        return by_class(
-            self.requests, self.values, self.finish_s, self.was_refused, self.preempted, self.window().places,
-            self.makespan_s,
-        )  # fmt: skip
-
-    def of(self, mine: Array) -> Result:
-        """The same run of some requests alone, for figures: what replicas did is that of all.
-
-        Args:
-            mine: mask, (n,).
-        """
-        columns = ("arrival_s", "engine_s", "admitted_s", "first_s", "finish_s", "preempted", "cached_tokens")
-        return replace(
-            self,
-            requests=replace(self.requests.pick(mine), process=None),
-            refused=self.was_refused[mine],
-            **{name: getattr(self, name)[mine] for name in columns},
-        )
+        return self.classes_among(self.window().places, self.makespan_s)
 
     @property
     def frontend_binds(self) -> bool:
@@ -437,8 +356,8 @@ class Result:
         data: RunData = {
             "requests": len(self.requests),
             "finished": int(done.sum()),
-            "unfinished": int((~done & ~self.was_refused).sum()),
-            "refused": int(self.was_refused.sum()),
+            "unfinished": int((~done & ~self.refused).sum()),
+            "refused": int(self.refused.sum()),
             "skipped": self.skipped + self.requests.skipped,
             "interrupted": self.interrupted,
             "measured": {
@@ -448,10 +367,8 @@ class Result:
                 "steady": window.steady,
                 "half_width": self.half_width(slo),
             },
-            "ttft_s": known_percentiles(self.ttft_s[places]),
-            "tpot_s": known_percentiles(self.tpot_s[places]),
+            **self.latencies(places),
             "inter_token_s": self.inter_token_s(),
-            "e2e_s": known_percentiles(self.e2e_s[places]),
             "queue_s": known_percentiles(self.queue_s[places]),
             "by_priority": [] if self.requests.kinds else self.by_priority(slo),
             "by_class": self.by_class(),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,11 @@ class NativeLog:
         self.admitted_s[requests] = self.first_s[requests] = np.nan
 
 
+def _in_c(name: str) -> Any:
+    """A property of a replica that the loop in C keeps."""
+    return property(attrgetter(f"_head.{name}"))
+
+
 class NativeReplica:
     """A `replica.Replica` whose passes run in C.
 
@@ -119,6 +125,7 @@ class NativeReplica:
             "chunked": policy.chunked,
             "interval_s": policy.interval_s,
             "hands_over": hands_over,
+            "tells": _GOES_ON if hands_over else 0,  # for `take_done`; `run_pools` sets it anew
             "aligned": policy.alignment is not None,
             "by_priority": policy.order is not None,
             "for_urgent": policy.preempts_for_urgent,
@@ -144,10 +151,6 @@ class NativeReplica:
         while goes_on(self._library.advance(self.address, until, _PASSES)):
             pass  # interruptions are noticed here
 
-    def goes_on(self) -> None:
-        """Note requests that are done for `take_done`, and run on."""
-        self._head.tells = _GOES_ON
-
     def take_done(self) -> tuple[Array, Array]:
         """Requests that are done since the last call, and when [s], (n,) each."""
         number = self._head.num_done
@@ -160,35 +163,12 @@ class NativeReplica:
             np.ctypeslib.as_array(self._head.done_s, shape).copy(),
         )
 
-    @property
-    def load(self) -> int:
-        """Waiting and running requests [requests]."""
-        return self._head.load
-
-    @property
-    def queued(self) -> int:
-        """Waiting requests [requests]."""
-        return self._head.queued
-
-    @property
-    def now(self) -> float:
-        """Its time [s]."""
-        return self._head.now
-
-    @property
-    def finished(self) -> int:
-        """Requests that have all their tokens [requests]."""
-        return self._head.finished
-
-    @property
-    def used_blocks(self) -> int:
-        """KV blocks in use on all ranks [count]."""
-        return self._head.held_blocks
-
-    @property
-    def blocks_left(self) -> int:
-        """KV blocks in use on all ranks, as they were last counted [count]."""
-        return self._head.used_blocks
+    load: int = _in_c("load")  # waiting and running requests [requests]
+    queued: int = _in_c("queued")  # waiting requests [requests]
+    now: float = _in_c("now")  # [s]
+    finished: int = _in_c("finished")  # requests that have all their tokens [requests]
+    used_blocks: int = _in_c("held_blocks")  # KV blocks in use on all ranks [count]
+    blocks_left: int = _in_c("used_blocks")  # the same as they were last counted [count]
 
     @property
     def statistics(self) -> ReplicaStatistics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, cast
 
@@ -46,6 +47,20 @@ class Kind:
     b: float
     start: float
     causal: bool  # whether each token of a chunk attends to all tokens before it
+
+    def read(self, context: float) -> float:
+        """Tokens that it reads of a context [tokens]."""
+        return self.a + self.b * context if context >= self.start else read_of(self.law, context)
+
+
+def read_of(law: ReadLaw, context: float) -> float:
+    """Tokens that a law reads of one context [tokens]."""
+    return float(np.asarray(law.kv_read_tokens(np.float64(context))))
+
+
+def pairs_in(law: ReadLaw, chunk: float, before: float) -> float:
+    """Pairs of tokens that a chunk of a prompt attends to behind earlier tokens [count]."""
+    return float(np.asarray(law.attention_pairs(chunk, before)))
 
 
 _Calls = tuple[Callable[..., float], Callable[..., Any]]
@@ -117,16 +132,9 @@ def _places(order: Sequence[str], kinds: Sequence[Kind]) -> PromptPlaces:
     return PromptPlaces(*(at.get(name, behind) for name in names), kinds=tuple(of(kind) for kind in kinds))
 
 
-def read_at(kind: Kind, context: float) -> float:
-    if context >= kind.start:
-        return kind.a + kind.b * context
-    return float(np.asarray(kind.law.kv_read_tokens(np.float64(context))))
-
-
 def is_extensive(feature: str) -> bool:
     """Whether a feature is halved when the batch is."""
-    what = feature.partition(":")[0]
-    return what not in (f.ONE, f.HAS_DECODE, f.HAS_PREFILL, f.CHUNK_TOKENS, "max_context")
+    return feature.partition(":")[0] not in (f.ONE, f.HAS_DECODE, f.HAS_PREFILL, f.CHUNK_TOKENS, "max_context")
 
 
 def _of_two_halves(call: Callable[..., Any], order: Sequence[str]) -> Callable[..., Any]:
@@ -206,15 +214,11 @@ def _kv_row(row: dict[str, float], kinds: dict[str, Kind], verified: int) -> KvR
 
 def kind_of(label: str, law: ReadLaw) -> Kind:
     """Find the context from which a kind reads a + b · context."""
-
-    def read(context: float) -> float:
-        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
-
-    b = (read(2.0 * FAR) - read(FAR)) / FAR
-    a = read(FAR) - b * FAR
+    b = (read_of(law, 2.0 * FAR) - read_of(law, FAR)) / FAR
+    a = read_of(law, FAR) - b * FAR
 
     def straight(context: float) -> bool:
-        return abs(read(context) - (a + b * context)) <= 1e-9 * max(abs(a), b * context, 1.0)
+        return abs(read_of(law, context) - (a + b * context)) <= 1e-9 * max(abs(a), b * context, 1.0)
 
     low, high = 0.0, FAR
     if straight(0.0) and straight(1.0) and straight(FAR / 3.0):
@@ -227,8 +231,7 @@ def kind_of(label: str, law: ReadLaw) -> Kind:
             high = 2.0 * FAR
     places = ((1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0))
     causal = all(
-        abs(float(np.asarray(law.attention_pairs(new, before))) - new * (before + 0.5 * (new + 1.0)))
-        <= 1e-9 * new * 1e5
+        abs(pairs_in(law, new, before) - new * (before + 0.5 * (new + 1.0))) <= 1e-9 * new * 1e5
         for new, before in places
     )
     return Kind(label, law, a, b, high, causal)
@@ -263,24 +266,19 @@ def law_of(kind: Kind) -> Law | None:
     if parts is None:
         return None
     found = Law(parts=parts, shift=0.5 * block)
-
-    def pairs(chunk: float, before: float) -> float:
-        return float(np.asarray(law.attention_pairs(chunk, before)))
-
-    if not kind.causal and pairs(1.0, 0.0) < found.pairs(1.0, 0.0):
-        found = replace(found, share=pairs(1.0, 0.0))
+    if not kind.causal and pairs_in(law, 1.0, 0.0) < found.pairs(1.0, 0.0):
+        found = replace(found, share=pairs_in(law, 1.0, 0.0))
     contexts = [0.0, 1.0, 2.5, 100.0, 511.5, 777.7, 2048.0, 4097.0, 30_000.0, 131_073.0, 1e6]
     chunks = [(1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0), (2000.0, 0.0), (16_384.0, 100.0)]
-    both = [(found.read(x), float(np.asarray(law.kv_read_tokens(np.float64(x))))) for x in contexts]
-    both += [] if kind.causal else [(found.pairs(*chunk), pairs(*chunk)) for chunk in chunks]
+    both = [(found.read(x), read_of(law, x)) for x in contexts]
+    both += [] if kind.causal else [(found.pairs(*chunk), pairs_in(law, *chunk)) for chunk in chunks]
     return found if all(abs(mine - its) <= 1e-12 * max(its, 1.0) for mine, its in both) else None
 
 
 def parts_of(law: ReadLaw) -> list[tuple[float, float]] | None:
     """Weights and reaches of a law that is linear between few bends, from its slopes."""
 
-    def read(context: float) -> float:
-        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
+    read = partial(read_of, law)
 
     def bends(low: float, high: float) -> list[float] | None:
         """Contexts at which the slope changes, or None where it changes too often."""

@@ -31,11 +31,6 @@ class Family(dict[str, T]):
         super().__init__({name.replace("_", "-"): members[name] for name in sorted(members)})
         self.what = what
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all members, in the order of the alphabet."""
-        return tuple(self)
-
     def find(self, name: str) -> T:
         """A member by its name, with hyphens or underscores, in upper or lower case.
 
@@ -88,7 +83,7 @@ class Policy:
 
 def tier(requests: RequestLog, request: int) -> float:
     """Priority tier of a request; a lower one is more urgent."""
-    return float(requests.is_urgent(request))
+    return 0.0 if requests.priority is None else float(requests.priority[request])
 
 
 def prompt_len(requests: RequestLog, request: int) -> float:

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Generic, TypeVar
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.simulation.evictions import EVICTIONS, BlockUse, Eviction
 
 
@@ -33,14 +34,14 @@ class TierSpec:
     usd_per_byte_hour: float | None = None
 
     def __post_init__(self) -> None:
-        if self.ttl_s is not None and not self.ttl_s > 0:
-            raise InputError(what=f"tier {self.name}", given=f"ttl={self.ttl_s:g}s", allowed="above 0 s")
-        if not (self.tokens >= 0 and self.tokens_per_s > 0 and self.latency_s >= 0):
-            raise InputError(
-                what=f"tier {self.name}",
-                given=f"{self.tokens:g} tokens at {self.tokens_per_s:g} tokens/s",
-                allowed="a capacity of 0 or more, a rate above 0",
-            )
+        if self.ttl_s is not None:
+            require(self.ttl_s > 0, what=f"tier {self.name}", given=f"ttl={self.ttl_s:g}s", allowed="above 0 s")
+        require(
+            self.tokens >= 0 and self.tokens_per_s > 0 and self.latency_s >= 0,
+            what=f"tier {self.name}",
+            given=f"{self.tokens:g} tokens at {self.tokens_per_s:g} tokens/s",
+            allowed="a capacity of 0 or more, a rate above 0",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,7 @@ class CacheRules:
     kept: str = "keep"
 
     def __post_init__(self) -> None:
-        if not self.ttl_s > 0:
-            raise InputError(what="cache_ttl", given=self.ttl_s, allowed="above 0 s", nearest="300")
+        require(self.ttl_s > 0, what="cache_ttl", given=self.ttl_s, allowed="above 0 s", nearest="300")
 
 
 class _Past:
@@ -201,12 +201,15 @@ BlockStore = RecencyStore | KeyStore
 """Blocks by hash, and which of them is evicted next."""
 
 
-class Tier:
+Blocks = TypeVar("Blocks")
+
+
+class Tier(Generic[Blocks]):
     """Blocks of a tier behind HBM."""
 
     __slots__ = ("blocks", "room", "spec", "ttl_s")
 
-    def __init__(self, spec: TierSpec, unit_tokens: int, blocks: BlockStore, ttl_s: float) -> None:
+    def __init__(self, spec: TierSpec, unit_tokens: int, blocks: Blocks, ttl_s: float = inf) -> None:
         self.spec = spec
         self.ttl_s = ttl_s if spec.ttl_s is None else spec.ttl_s
         self.room = int(spec.tokens // unit_tokens)
@@ -241,9 +244,12 @@ class PrefixCache:
         self.tiers = [Tier(spec, unit_tokens, self._store(), self.rules.ttl_s) for spec in tiers]
         self._lives = (self.rules.ttl_s, *(tier.ttl_s for tier in self.tiers))  # by level, HBM first [s]
         for before, tier in zip(self._lives, self.tiers, strict=False):
-            if tier.ttl_s < before:
-                allowed = f"at least {before:g} s, as long as in the memory before it (`cache_ttl` for HBM)"
-                raise InputError(what=f"tier {tier.spec.name}", given=f"ttl={tier.ttl_s:g}s", allowed=allowed)
+            require(
+                tier.ttl_s >= before,
+                what=f"tier {tier.spec.name}",
+                given=f"ttl={tier.ttl_s:g}s",
+                allowed=f"at least {before:g} s, as long as in the memory before it (`cache_ttl` for HBM)",
+            )
         self._expires = self._lives[0] < inf
         self.stamps: dict[int, float] = {}  # block → when its time began [s], where blocks expire
         # by level, what expires there, in the order of the stamps

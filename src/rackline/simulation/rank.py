@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isinf
+from math import inf, isinf, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,8 +78,7 @@ class Rank:
         self.final = self.reserve == "final"
         self.waiting: ArrivalOrder | KeyOrder = ArrivalOrder() if policy.order is None else KeyOrder(self._key)
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
-        slots = Slots(spec.max_num_seqs) if spec.neighbour_passes else None
-        self.decoding = DecodingBatch(together, index, slots)
+        self.decoding = DecodingBatch(together, index, Slots(spec.max_num_seqs) if spec.neighbour_passes else None)
         self.running: dict[int, None] = {}  # requests in prefill or decode, in the order of admission
         self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests where they are reserved
         self.shared: dict[int, Any] = {}  # request → hashed blocks that it uses
@@ -174,17 +173,22 @@ class Rank:
 
     def known_prefix(self, request: int, now: float) -> int:
         """Blocks of a prompt's prefix in the memories of this rank [count]."""
-        hashes: Any = self.log.hashes
-        if self.cache is None or hashes is None:
+        if self.cache is None:
             return 0
-        found, _, behind = self.cache.match(hashes[request], len(hashes[request]), now)
+        hashes = self._blocks_of(self.log.hashes, request)
+        found, _, behind = self.cache.match(hashes, len(hashes), now)
         return found + sum(behind)
+
+    def _blocks_of(self, rows: Any, request: int) -> Any:
+        """Hashed blocks of a request, as the cache takes them."""
+        row = rows[request]
+        return row if isinstance(self.cache, BlockTable) or not isinstance(row, np.ndarray) else row.tolist()
 
     def preempt(self, now: float) -> int:
         """Preempt the request that was admitted last (or that is last in the policy's order); returns which one."""
         if self.policy.preempts_last_of_order:
             log = self.log
-            victim = max(self.running, key=lambda r: (self._key(r), log.engine_s[r] or 0.0, r))
+            victim = max(self.running, key=lambda r: (self._key(r), log.engine_s[r], r))
         else:
             victim = next(reversed(self.running))
         log = self.log
@@ -196,7 +200,7 @@ class Rank:
                 self.swap_s += context / self.spec.swap_tokens_per_s
         self.free(victim, now, victim)
         log.preempted[victim] += 1
-        self.waiting.put_back(victim, log.engine_s[victim] or 0.0)
+        self.waiting.put_back(victim, log.engine_s[victim])
         return victim
 
     def make_room(self, tokens: int, now: float) -> bool:
@@ -281,11 +285,10 @@ class Rank:
             done = target
         elif self.spec.swap_tokens_per_s and request in log.last_s:
             done = target - 1  # its cache is on the host, but for the last token
-        elif cache is not None and log.hashes is not None:
-            hashes: Any = log.hashes[request]
+        elif cache is not None:
+            hashes = self._blocks_of(log.hashes, request)
             # at least one token must be computed, to predict the next from
-            most = min(len(hashes), (target - 1) // cache.unit_tokens)
-            found, resting, tiers = cache.match(hashes, most, now)
+            found, resting, tiers = cache.match(hashes, min(len(hashes), (target - 1) // cache.unit_tokens), now)
             done = (found + sum(tiers)) * cache.unit_tokens
         elif log.computed is not None and log.computed[request]:
             done = min(log.computed[request], target - 1)
@@ -329,7 +332,7 @@ class Rank:
             chunks.append((request, entry.take, entry.done))
             budget -= entry.take
         for request in reversed(passed):
-            self.waiting.put_back(request, self.log.engine_s[request] or 0.0)
+            self.waiting.put_back(request, self.log.engine_s[request])
 
     def _make_way(self, request: int, need: int, chunks: list[tuple[int, int, int]], now: float) -> None:
         """Less urgent running requests leave for one that waits, where that makes room for it."""
@@ -356,13 +359,12 @@ class Rank:
             load_s = self.adapters.use(log.adapters[request])
             self.swap_s += load_s
             log.adapter_loads += load_s > 0.0
-        again = self.blocks.take_again(request, entry.done // self.spec.block_size)
-        self.blocks.take(entry.need - again)
-        if self.cache is not None and log.hashes is not None:
-            hashes: Any = log.hashes[request]
+        self.blocks.take(entry.need - self.blocks.take_again(request, entry.done // self.spec.block_size))
+        if self.cache is not None:
+            hashes = self._blocks_of(log.hashes, request)
             self.cache.acquire(hashes[: entry.found])
             self.shared[request] = hashes[: entry.found]
-            first = log.admitted_s[request] is None  # blocks that a preempted request finds again are not cache hits
+            first = isnan(log.admitted_s[request])  # blocks that a preempted request finds again are not cache hits
             if any(entry.tiers):
                 self._fetch(hashes[entry.found : entry.found + sum(entry.tiers)], entry.tiers, count=first)
             if first and entry.done and request not in log.ready:
@@ -370,7 +372,7 @@ class Rank:
                 log.tier_tokens[0] += entry.found * self.cache.unit_tokens
         self.held[request] = self._private(request, entry.holding)
         self.prefilling[request] = entry.done
-        if log.admitted_s[request] is None:
+        if isnan(log.admitted_s[request]):
             log.admitted_s[request] = now
         if self.spec.swap_tokens_per_s and request in log.last_s:
             self.swap_s += entry.done / self.spec.swap_tokens_per_s
@@ -389,11 +391,11 @@ class Rank:
 
     def _hash(self, chunks: list[tuple[int, int, int]], now: float) -> None:
         """Make the blocks that this pass completes available by hash."""
-        cache, log = self.cache, self.log
-        if cache is None or log.hashes is None:
+        cache = self.cache
+        if cache is None:
             return
         for request, take, done in chunks:
-            hashes = log.hashes[request]
+            hashes = self._blocks_of(self.log.hashes, request)
             full = min((done + take) // cache.unit_tokens, len(hashes))
             self._share(request, hashes[len(self.shared[request]) : full], now)
 
@@ -406,8 +408,7 @@ class Rank:
         self.blocks.used -= double * cache.unit_blocks
         if request in self.held:
             self.held[request] -= len(blocks) * cache.unit_blocks
-        is_table = isinstance(cache, BlockTable)
-        self.shared[request] = np.concatenate([mine, blocks]) if is_table else [*mine, *blocks]
+        self.shared[request] = np.concatenate([mine, blocks]) if isinstance(cache, BlockTable) else [*mine, *blocks]
 
     # the end of a pass
 
@@ -419,7 +420,7 @@ class Rank:
             # the next turn of a conversation begins with the answer; not where another pool has computed the prompt
             if mine is not None and len(mine) == log.input_len[request] // unit:
                 full = (log.input_len[request] + log.output_len[request] - 1) // unit
-                self._share(request, log.answer_hashes[request][: full - len(mine)], now)
+                self._share(request, self._blocks_of(log.answer_hashes, request)[: full - len(mine)], now)
         self.free(request, now)
 
     def prompt_done(self, request: int, now: float) -> bool:

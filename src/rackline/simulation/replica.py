@@ -13,7 +13,7 @@ together too, each with its own load of experts.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from math import ceil, inf
+from math import ceil, inf, isnan
 
 import numpy as np
 
@@ -119,10 +119,10 @@ class Replica:
         used: dict[int, int] = {}  # KV blocks in use by rank, where they decide
         while (arrival := arrivals.pop_until(self.now)) is not None:
             time_s, request = arrival
-            if engine_s[request] is None:
+            if isnan(engine_s[request]):
                 engine_s[request] = time_s
             index = self._rank_for(request, used) if len(ranks) > 1 else 0
-            ranks[index].waiting.add(request, engine_s[request] or 0.0)
+            ranks[index].waiting.add(request, engine_s[request])
             if self.policy.order is not None:
                 ranks[index].stuck = False
             self.loads[index] += 1
@@ -370,7 +370,7 @@ class Replica:
                 if done + take < rank.target(request):
                     rank.prefilling[request] = done + take
                     continue
-                if log.first_s[request] is None:
+                if isnan(log.first_s[request]):
                     log.first_s[request] = end
                 elif (last := log.last_s.pop(request, None)) is not None:
                     self.statistics.gap_of(end - last, 1)
@@ -446,8 +446,7 @@ class Replica:
                 if rank.waiting and rank.cache is not None:
                     until = min(until, rank.cache.next_expiry_s)
         if not self.slowest:
-            batches = [rank.decoding for rank in self.ranks]
-            self.slowest = may_take_longest(self.clock, batches, self.group_size)
+            self.slowest = may_take_longest(self.clock, [rank.decoding for rank in self.ranks], self.group_size)
         steps, seconds, first, slope, durations = pace(self.clock, self.slowest, most, until - self.now, interval)
         if self.swaps:
             alone_s = max(rank.swap_s for rank in self.ranks)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
+from math import nan
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.passes.features import Array
 
 USUAL_FILL = 0.8
@@ -133,12 +134,12 @@ class Requests:
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
-        if not count:
-            raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
+        require(count, what=self.name or "requests", given="none", allowed="at least one request")
         for name in (*_ARRAYS, *_OPTIONAL, *_HASHES):
             column = getattr(self, name)
-            if column is not None and len(column) != count:
-                raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one per request")
+            if column is not None:
+                given = f"{len(column)} values"
+                require(len(column) == count, what=name, given=given, allowed=f"{count}, one per request")
         self._refuse("arrival_s", ~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0)), "0 or more")
         free = self.arrival_s if self.after is None else self.arrival_s[self.after < 0]
         if np.any(np.diff(free) < 0):
@@ -153,8 +154,12 @@ class Requests:
             self._refuse("computed", (self.computed < 0) | (self.computed > self.input_len), "0 up to the prompt")
         if self.after is not None:
             self._refuse("after", self.after >= np.arange(count), "an earlier request")
-        if self.joins is not None and np.any(self.joins.before >= self.joins.request):
-            raise InputError(what="joins", given="a later request", allowed="earlier requests")
+        require(
+            self.joins is None or not np.any(self.joins.before >= self.joins.request),
+            what="joins",
+            given="a later request",
+            allowed="earlier requests",
+        )
 
     def _refuse(self, name: str, bad: Array, allowed: str) -> None:
         """Raise an error about the first value of a column that is bad."""
@@ -186,8 +191,7 @@ class Requests:
         Raises:
             InputError: the factor is not above 0.
         """
-        if not factor > 0:
-            raise InputError(what="rate scale", given=factor, allowed="above 0", nearest="1")
+        require(factor > 0, what="rate scale", given=factor, allowed="above 0", nearest="1")
         return replace(self, arrival_s=self.arrival_s / factor)
 
     def where(self, index: int) -> str:
@@ -265,7 +269,7 @@ _HASHES = ("hashes", "answer_hashes")
 
 
 class RequestLog:
-    """Lengths [tokens], times [s] and counts by request; times are None until they are known."""
+    """Lengths [tokens], times [s] and counts by request; times are NaN until they are known."""
 
     __slots__ = (
         "adapter_loads",
@@ -298,11 +302,11 @@ class RequestLog:
         self.answer_hashes: Sequence[Sequence[int]] | None = requests.answer_hashes
         self.adapters: list[int] | None = None if requests.adapters is None else requests.adapters.tolist()
         self.adapter_loads = 0  # transfers of adapters from the host
-        self.arrival_s: list[float | None] = [None] * count
-        self.engine_s: list[float | None] = [None] * count  # when the scheduler sees it
-        self.admitted_s: list[float | None] = [None] * count
-        self.first_s: list[float | None] = [None] * count
-        self.finish_s: list[float | None] = [None] * count
+        self.arrival_s = [nan] * count
+        self.engine_s = [nan] * count  # when the scheduler sees it
+        self.admitted_s = [nan] * count
+        self.first_s = [nan] * count
+        self.finish_s = [nan] * count
         self.last_s: dict[int, float] = {}  # last token of a preempted request
         self.generated: dict[int, int] = {}  # output tokens before it was preempted or handed over
         self.ready: set[int] = set()  # requests whose prompt was computed elsewhere
@@ -321,14 +325,10 @@ class RequestLog:
     def forget(self, requests: Array) -> None:
         """These requests, whose replica has failed, are as new."""
         for one in requests.tolist():
-            self.admitted_s[one] = self.first_s[one] = None
+            self.admitted_s[one] = self.first_s[one] = nan
             self.last_s.pop(one, None)
             self.generated.pop(one, None)
             self.ready.discard(one)
-
-    def is_urgent(self, request: int) -> int:
-        """Tier of a request; a lower one is more urgent."""
-        return 0 if self.priority is None else self.priority[request]
 
 
 class BlockHashes(Sequence[Sequence[int]]):

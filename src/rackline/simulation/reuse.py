@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import BlockRuns, Requests
@@ -239,21 +239,31 @@ _POINTS = 100  # pauses over which a mean is taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionHits:
-    """What a prefix cache finds of the prompts of sessions.
+class HitsWithin:
+    """What is found in a memory and in all faster ones.
 
     Args:
         hit_share: share of prompt tokens found [1].
-        kept_s: time for which an unused block stays: its expiry, or the characteristic time if that is shorter [s].
-        held_tokens: mean number of tokens in the cache, shared ones once; infinite if it keeps all [tokens].
+        kept_s: time for which an unused block stays in one of them; None where it differs from block to block [s].
+        held_tokens: mean number of tokens in them, copies once; infinite if nothing ever leaves [tokens].
+    """
+
+    hit_share: float
+    kept_s: float | None
+    held_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHits(HitsWithin):
+    """What one prefix cache finds of the prompts of sessions.
+
+    Args:
         input_len: mean prompt [tokens].
         requests_per_s: of all sessions [requests/s].
         unlimited_share: share that an unlimited cache without expiry finds [1].
     """
 
-    hit_share: float
     kept_s: float
-    held_tokens: float
     input_len: float
     requests_per_s: float
     unlimited_share: float
@@ -297,8 +307,7 @@ def session_hits(
     >>> round(kept.hit_share, 2), round(kept.unlimited_share, 2)
     (0.86, 0.87)
     """
-    if not rate_per_s > 0:
-        raise InputError(what="rate", given=rate_per_s, allowed="above 0 sessions/s", nearest="1")
+    require(rate_per_s > 0, what="rate", given=rate_per_s, allowed="above 0 sessions/s", nearest="1")
     steps = _Steps.of(sessions, message_tokens, answer_tokens)
     kept_s, least = ttl_s, steps.held(0.0, rate_per_s, answer_s)
     if capacity_tokens < inf and steps.held(min(ttl_s, 1e12), rate_per_s, answer_s) > capacity_tokens:

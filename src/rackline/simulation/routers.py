@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from itertools import count
+from math import isnan
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -151,8 +152,7 @@ class PrefixAware(Router):
         if hashes is None:
             return standing.least()
         unit = self.requests.hash_tokens
-        known = [tokens // unit for tokens in standing.known(request)]
-        place = matched(known, standing.loads, len(hashes[request]))
+        place = matched([tokens // unit for tokens in standing.known(request)], standing.loads, len(hashes[request]))
         return standing.least() if place is None else place
 
 
@@ -185,19 +185,14 @@ class DynamoKv(Router):
         known = standing.known(request)
         for place, replica in enumerate(standing.replicas):
             books = self.sent.setdefault(replica, {})
-            for one in [one for one in books if _is_there(log.first_s[one])]:
+            for one in [one for one in books if not isnan(log.first_s[one])]:
                 del books[one]
-            waiting = sum(int(lengths[one]) for one in books if not _is_there(log.admitted_s[one]))
+            waiting = sum(int(lengths[one]) for one in books if isnan(log.admitted_s[one]))
             active = sum(books.values()) + prompt - known[place]
             costs.append(max(active, 0) + standing.blocks[place] * standing.block_size + waiting)
         found = min(range(len(costs)), key=lambda place: (costs[place], loads[place]))
         self.sent[standing.replicas[found]][request] = prompt - known[found]
         return found
-
-
-def _is_there(time_s: float | None) -> bool:
-    """Whether a time is known: neither None nor NaN."""
-    return time_s is not None and time_s == time_s
 
 
 class LlmD(Router):

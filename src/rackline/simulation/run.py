@@ -13,11 +13,11 @@ from math import inf, nextafter
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.processes import held
-from rackline.simulation.entrance import AdmissionRule, Frontend, Stage
-from rackline.simulation.gate import FEED_S, Backlog, Gate, PlainStanding, standing_of
+from rackline.simulation.entrance import AdmissionRule, Frontend, Stage, StageData
+from rackline.simulation.gate import FEED_S, Backlog, Gate, PlainStanding, only, standing_of
 from rackline.simulation.metrics import Result
 from rackline.simulation.native import compiled_clock
 from rackline.simulation.native_replica import NativeLog, NativeReplica, knows, run_pools
@@ -31,20 +31,64 @@ Progress = Callable[[int, int, float], None]  # (requests done, all requests, si
 _ROUNDS_A_REPORT = 2000
 
 
-def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[list[NativeReplica]]] | None:
-    """Replicas of a decode pool and of the prefill pool before it, if any, in C; None where it does not know them."""
-    plain = requests.hashes is None and requests.adapters is None and requests.joins is None and requests.turns is None
-    if not plain or not all(knows(pool) for pool in pools):
-        return None
-    clocks = [clock for pool in pools if (clock := compiled_clock(pool.clock, pool.spec.max_num_seqs)) is not None]
-    if len(clocks) < len(pools):
-        return None
-    log = NativeLog(requests)
-    sides = enumerate(zip(pools, clocks, strict=True))
+def replica_makers(
+    requests: Requests,
+    pools: Sequence[Pool],
+    *,
+    follows_prefixes: bool = False,
+    stepwise: bool = False,
+    keep_passes: bool = False,
+    compiled: bool = True,
+) -> tuple[RequestLog | NativeLog, list[Callable[[], AnyReplica]]]:
+    """The log of a run and, for each pool, what makes a replica of it: in C if the loop there knows all of them.
+
+    Args:
+        pools: the one that decodes or does all, then the one that computes prompts, if any.
+        follows_prefixes: whether requests go to the rank that holds most of their prefix, in the pool at which they
+            arrive.
+        stepwise, keep_passes, compiled: as in `simulate`; the first two are not known in C.
+    """
+    columns = (requests.hashes, requests.adapters, requests.joins, requests.turns)
+    plain = all(column is None for column in columns) and not (stepwise or keep_passes)
+    if compiled and plain and all(map(knows, pools)):
+        clocks = [compiled_clock(pool.clock, pool.spec.max_num_seqs) for pool in pools]
+        known = [clock for clock in clocks if clock is not None]
+        if len(known) == len(pools):
+            native = NativeLog(requests)
+            sides = enumerate(zip(known, pools, strict=True))
+            return native, [
+                partial(NativeReplica, clock, pool, native, hands_over=side > 0) for side, (clock, pool) in sides
+            ]
+    log = RequestLog(requests, max(len(pool.spec.tiers) for pool in pools))
     return log, [
-        [NativeReplica(clock, pool, log, hands_over=side > 0) for _ in range(pool.replicas)]
-        for side, (pool, clock) in sides
+        partial(
+            Replica,
+            pool,
+            log,
+            hands_over=side > 0,
+            stepwise=stepwise,
+            keep_passes=keep_passes,
+            follows_prefixes=follows_prefixes and side == len(pools) - 1,
+        )
+        for side, pool in enumerate(pools)
     ]
+
+
+def ended_early(loop: Callable[[], None]) -> bool:
+    """Run to the end, or until Ctrl-C; whether it was that.
+
+    A run makes no cycles, and each garbage collection would look at all that the program has loaded.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        loop()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        if collects:
+            gc.enable()
+    return False
 
 
 def simulate(
@@ -89,56 +133,38 @@ def simulate(
     gate = Gate(requests, router, admission, backlog)
     pools = [pool] if prefill is None else [pool, prefill.pool]
     alone = requests.turns is None and (requests.after is None or not np.any(requests.after >= 0))
-    if len(backlog) and not (alone and prefill is None):
-        raise InputError(what="offline class", given="requests", allowed="one pool, and requests that follow no other")
+    require(
+        not len(backlog) or (alone and prefill is None),
+        what="offline class",
+        given="requests",
+        allowed="one pool, and requests that follow no other",
+    )
     in_order = alone and prefill is None  # each request comes at a time that is known before
-    in_c = (gate.is_plain or in_order) and (alone or not frontend)
-    native = _native(pools, requests) if compiled and in_c and not (stepwise or keep_passes) else None
+    log, makers = replica_makers(
+        requests,
+        pools,
+        follows_prefixes=gate.router.follows_prefixes,
+        stepwise=stepwise,
+        keep_passes=keep_passes,
+        compiled=compiled and (gate.is_plain or in_order) and (alone or not frontend),
+    )
+    replicas, *ahead = [[make() for _ in range(one.replicas)] for make, one in zip(makers, pools, strict=True)]
+    front = [one for side in ahead for one in side]
     at_s = (front_end.pass_all(requests.arrival_s, backlog.mine) if alone else requests.arrival_s) + beyond_s
-    go: Callable[[Progress | None], None]
-    log: RequestLog | NativeLog
-    replicas: Sequence[AnyReplica]
-    front: Sequence[AnyReplica]
-    plain: list[list[Replica]] = []
-    if native is not None:
-        log, (replicas, *ahead) = native
-        front = ahead[0] if ahead else []
-    else:
-        log = RequestLog(requests, max(len(one.spec.tiers) for one in pools))
-        options = {"stepwise": stepwise, "keep_passes": keep_passes}
-        follows = [gate.router.follows_prefixes and one is pools[-1] for one in pools]
-        plain = [
-            [
-                Replica(one, log, hands_over=side > 0, follows_prefixes=follows[side], **options)
-                for one in pools[side : side + 1]
-                for _ in range(one.replicas)
-            ]
-            for side in (0, 1)
-        ]
-        replicas, front = plain
     if in_order and gate.is_plain and not len(backlog) and (len(replicas) == 1 or not gate.looks):
         go = partial(_run_each, requests, log, replicas, at_s)
     elif in_order and (len(backlog) or not gate.is_plain):
         go = partial(_run_gated, requests, log, replicas, gate, backlog, at_s)
-    elif native is not None:
-        decode, *first = native[1]
-        go = partial(run_pools, requests, native[0], first[0] if first else [], decode, gate.looks, at_s, prefill)
+    elif isinstance(log, NativeLog):
+        in_c, before = only(NativeReplica, replicas), only(NativeReplica, front)
+        go = partial(run_pools, requests, log, before, in_c, gate.looks, at_s, prefill)
     else:
-        log = plain[0][0].log
-        go = _Together(requests, log, plain[1], plain[0], gate, Gate(requests, router), front_end, at_s, prefill).go
-    interrupted = False
-    collects = gc.isenabled()
-    gc.disable()  # a run makes no cycles, and each collection would look at all that the program has loaded
-    try:
-        go(progress)
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        if collects:
-            gc.enable()
+        plain, before = only(Replica, replicas), only(Replica, front)
+        go = _Together(requests, log, before, plain, gate, Gate(requests, router), front_end, at_s, prefill).go
+    interrupted = ended_early(partial(go, progress))
     with held() as hold:  # an interruption meanwhile is treated as one of the run
-        result = gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted)
-        result = replace(result, refused=gate.refused, frontend=tuple(front_end.data()))
+        stages = tuple(front_end.data())
+        result = gather(requests, log, replicas, front, gate.refused, stages, skipped=skipped, interrupted=interrupted)
     return replace(result, interrupted=True) if hold.pressed else result
 
 
@@ -156,18 +182,18 @@ def that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad:
     if prefill is not None and not bool(_too_long(longest, spec)[first]):
         narrow = prefill.pool.spec
     most = narrow.num_blocks - narrow.blocks_of(0) if narrow.grows else 0
-    if not skip_bad:
-        raise InputError(
-            what="request",
-            given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
-            allowed=f"at most {most * narrow.block_size} tokens, the KV cache capacity of a rank "
-            "(or skip such requests)",
-            where=requests.where(first),
-        )
+    require(
+        skip_bad,
+        what="request",
+        given=f"{requests.input_len[first]} + {requests.output_len[first]} tokens",
+        allowed=f"at most {most * narrow.block_size} tokens, the KV cache capacity of a rank (or skip such requests)",
+        where=requests.where(first),
+    )
     for index, one, _ in sorted(requests.waits()):  # requests that wait for one that is left out are left out as well
         bad[index] |= bad[one]
-    if np.all(bad):
-        raise InputError(what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens")
+    require(
+        not np.all(bad), what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens"
+    )
     return requests.pick(~bad), int(bad.sum())
 
 
@@ -350,11 +376,20 @@ class _Together:
             self._push(came if self.stages else came + self.beyond_s, 2 if self.stages else 1, follower)
 
 
+def times_of(log: RequestLog | NativeLog) -> dict[str, Array]:
+    """Times of each request that an `Outcome` has, by name; NaN where they are not known [s], (n,) each."""
+    return {
+        name: np.array(getattr(log, name), dtype=float) for name in ("arrival_s", "admitted_s", "first_s", "finish_s")
+    }
+
+
 def gather(
     requests: Requests,
     log: RequestLog | NativeLog,
     replicas: Sequence[Replica | NativeReplica],
     front: Sequence[Replica | NativeReplica],
+    refused: Array,
+    frontend: tuple[StageData, ...],
     *,
     skipped: int,
     interrupted: bool,
@@ -371,12 +406,11 @@ def gather(
     ]
     return Result(
         requests=requests,
-        arrival_s=np.array(log.arrival_s, dtype=float),
+        **times_of(log),
         engine_s=np.array(log.engine_s, dtype=float),
-        admitted_s=np.array(log.admitted_s, dtype=float),
-        first_s=np.array(log.first_s, dtype=float),
-        finish_s=np.array(log.finish_s, dtype=float),
         preempted=np.array(log.preempted, dtype=int),
+        refused=refused,
+        frontend=frontend,
         cached_tokens=np.array(log.cached, dtype=int),
         gaps=gaps,
         steps=sum(one.steps for one in counted),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import floor, inf
 
 from rackline.arch import Model
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Deployment
 from rackline.parallel.memory import kv_room_bytes, kv_size
@@ -26,52 +26,66 @@ from rackline.simulation.prefix_cache import CacheRules, TierSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpec:
-    """Limits of one rank.
+class CacheRoom:
+    """How a rank keeps blocks of the KV cache.
 
     Args:
-        pool_tokens: KV cache capacity [tokens].
         block_size: tokens per KV block [tokens].
-        fixed_tokens: cache that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
-        grows: whether the cache of a sequence grows with each token in addition.
-        max_num_seqs: running sequences at most [sequences].
-        max_batched_tokens: token budget of a pass [tokens].
         reserve: cache that must be free for admission; None for the policy's own.
-        swap_tokens_per_s: rate at which preempted sequences are swapped to the host and back; 0 recomputes them
-            [tokens/s].
         prefix_caching: whether prompt blocks are kept by hash.
         hash_tokens: tokens per hashed block [tokens].
         tiers: tiers behind HBM for hashed blocks.
         cache_rules: eviction and expiry of hashed blocks.
+    """
+
+    block_size: int = 16
+    reserve: Reserve | None = None
+    prefix_caching: bool = False
+    hash_tokens: int = 512
+    tiers: tuple[TierSpec, ...] = ()
+    cache_rules: CacheRules = field(default_factory=CacheRules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpec(CacheRoom):
+    """Limits of one rank.
+
+    Args:
+        pool_tokens: KV cache capacity [tokens].
+        fixed_tokens: cache that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
+        grows: whether the cache of a sequence grows with each token in addition.
+        max_num_seqs: running sequences at most [sequences].
+        max_batched_tokens: token budget of a pass [tokens].
+        swap_tokens_per_s: rate at which preempted sequences are swapped to the host and back; 0 recomputes them
+            [tokens/s].
         adapters: room for low-rank adapters, where requests use several; None else.
         neighbour_passes: whether only sequences of neighbouring slots share a pass.
     """
 
     pool_tokens: int
-    block_size: int = 16
     fixed_tokens: int = 0
     grows: bool = True
     max_num_seqs: int = 256
     max_batched_tokens: int = 8192
-    reserve: Reserve | None = None
     swap_tokens_per_s: float = 0.0
-    prefix_caching: bool = False
-    hash_tokens: int = 512
-    tiers: tuple[TierSpec, ...] = ()
-    cache_rules: CacheRules = field(default_factory=CacheRules)
     adapters: AdapterSlots | None = None
     neighbour_passes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
-        if not self.grows and self.reserve != "final":
-            raise InputError(what="reserve", given=self.reserve, allowed="final, as the cache has a fixed size")
-        if self.prefix_caching and self.hash_tokens % self.block_size:
-            raise InputError(
-                what="hash_tokens", given=self.hash_tokens, allowed=f"a multiple of the block size {self.block_size}"
-            )
+            require(getattr(self, name) >= 1, what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+        require(
+            self.grows or self.reserve == "final",
+            what="reserve",
+            given=self.reserve,
+            allowed="final, as the cache has a fixed size",
+        )
+        require(
+            not (self.prefix_caching and self.hash_tokens % self.block_size),
+            what="hash_tokens",
+            given=self.hash_tokens,
+            allowed=f"a multiple of the block size {self.block_size}",
+        )
 
     @property
     def num_blocks(self) -> int:
@@ -101,8 +115,7 @@ class AdapterSlots:
     load_s: float
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise InputError(what="resident adapters", given=self.slots, allowed="at least 1", nearest="1")
+        require(self.slots >= 1, what="resident adapters", given=self.slots, allowed="at least 1", nearest="1")
 
 
 class ResidentAdapters:
@@ -319,8 +332,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         for name in ("ranks", "micro_batches", "replicas"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+            require(getattr(self, name) >= 1, what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
 
     @property
     def num_ranks(self) -> int:
@@ -347,29 +359,18 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheConfig:
-    """The paged KV cache of a server.
+class CacheConfig(CacheRoom):
+    """The paged KV cache of a server; the cost of recomputing blocks is that of the deployment.
 
     Args:
         pool_tokens: KV cache capacity of a rank; by default the memory that weights and buffers leave free [tokens].
         longest: longest request, prompt and output, which bounds how far attention windows fill; full windows by
             default [tokens].
-        block_size: tokens per KV block [tokens].
-        reserve: cache that must be free for admission; the policy's own by default.
-        prefix_caching, hash_tokens, tiers: whether prompt blocks are kept by hash, tokens per hashed block [tokens],
-            and the tiers behind HBM.
-        cache_rules: eviction and expiry of hashed blocks; the cost of recomputing them is that of the deployment.
         swap_bytes_per_s: bandwidth for swapping preempted sequences to the host; 0 recomputes them [bytes/s].
     """
 
     pool_tokens: int | None = None
     longest: int | None = None
-    block_size: int = 16
-    reserve: Reserve | None = None
-    prefix_caching: bool = False
-    hash_tokens: int = 512
-    tiers: Sequence[TierSpec] = ()
-    cache_rules: CacheRules = field(default_factory=CacheRules)
     swap_bytes_per_s: float = 0.0
 
 
@@ -403,17 +404,16 @@ def pool_of(
     size = kv_size(model, layout, types) if longest is None else kv_size(model, layout, types, longest)
     found_unit, found_fixed = size.in_tokens(block_size)
     unit, fixed = float(found_unit), int(found_fixed)
-    if not unit:
-        raise InputError(what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
+    require(unit, what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     if pool_tokens is None:
         server = replace(stack.memory(), block_size=block_size)
         room = float(kv_room_bytes(model, layout, types, chip, server)[0])
-        if room < unit * block_size:
-            raise InputError(
-                what=f"{model.name} on {layout.label()}",
-                given=f"{room / 1e9:.3g} GB left for KV on the fullest chip",
-                allowed="memory for the weights and one request",
-            )
+        require(
+            room >= unit * block_size,
+            what=f"{model.name} on {layout.label()}",
+            given=f"{room / 1e9:.3g} GB left for KV on the fullest chip",
+            allowed="memory for the weights and one request",
+        )
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0
     clock = TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)
@@ -430,7 +430,7 @@ def pool_of(
             swap_tokens_per_s=cache.swap_bytes_per_s / unit,
             prefix_caching=cache.prefix_caching,
             hash_tokens=cache.hash_tokens,
-            tiers=tuple(cache.tiers),
+            tiers=cache.tiers,
             cache_rules=_with_cost(cache, clock),
             adapters=_adapter_slots(deployment),
             neighbour_passes=stack.neighbour_passes,

@@ -15,6 +15,7 @@ from rackline.passes.features import Array
 from rackline.simulation.metrics import Result
 from rackline.simulation.requests import Requests
 from rackline.simulation.reuse import unlimited_hit_share
+from rackline.simulation.statistics import Spread, percentiles
 
 
 class Flow:
@@ -94,15 +95,6 @@ class Flow:
         return [] if self._ended >= self._turns.calls or self._begun > len(self._roots) else found
 
 
-class TaskTimes(TypedDict):
-    """Mean and percentiles of the time of a task [s]; infinite where too few tasks ended."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-
-
 class TokensPerTask(TypedDict):
     """Mean tokens of a task [tokens]: computed prompts, prompts found in a cache, answers."""
 
@@ -120,7 +112,7 @@ class TaskStatistics:
         calls: that ended in it [requests].
         tasks: that they are worth: each call counts as its share of the calls of its task [tasks].
         task_s: time from the first call of a task to the end of the last; those that were cut short count as lasting
-            at least as long as they were seen.
+            at least as long as they were seen; infinite where too few tasks ended [s].
         tokens: per task.
         hit_share, unlimited_hit_share: share of prompt tokens found in a cache, and in an unlimited one [1].
         ttft_s, call_s: median time to the first token, median time of a call [s].
@@ -132,7 +124,7 @@ class TaskStatistics:
     seconds: float
     calls: int
     tasks: float
-    task_s: TaskTimes
+    task_s: Spread
     tokens: TokensPerTask
     hit_share: float
     unlimited_hit_share: float
@@ -187,8 +179,8 @@ def task_statistics(result: Result) -> TaskStatistics:
         },
         hit_share=_per(float(cached.sum()), total),
         unlimited_hit_share=unlimited_hit_share(requests) or 0.0,
-        ttft_s=_median(result.ttft_s[mine]),
-        call_s=_median(result.e2e_s[mine]),
+        ttft_s=percentiles(result.ttft_s[mine])["p50"],
+        call_s=percentiles(result.e2e_s[mine])["p50"],
         context_tokens=float(given.mean()) if len(given) else nan,
         output_tokens_per_s=_per(made, seconds),
         tokens_per_s=_per(total + made, seconds),
@@ -251,8 +243,3 @@ def survival_percentiles(
 
 def _per(amount: float, base: float) -> float:
     return amount / base if base else nan
-
-
-def _median(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else nan

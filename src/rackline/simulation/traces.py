@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, assert_never, cast
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import read_lines
 from rackline.passes.features import Array
 from rackline.simulation.requests import BlockHashes, Requests
@@ -292,8 +292,7 @@ def _requests(
         if len(rows.time):
             latest = float(rows.time[-1])
             kept.append(rows)
-    if not kept:
-        raise InputError(what="trace", given="no usable line", allowed="at least one request", where=str(file))
+    require(kept, what="trace", given="no usable line", allowed="at least one request", where=str(file))
     column = {name: np.concatenate([getattr(rows, name) for rows in kept]) for name in _COLUMNS}
     unit_s = _unit_s(kept, column["time"], file, time_unit, default)
     hashes = [rows.hashes for rows in kept if rows.hashes is not None]
@@ -452,13 +451,13 @@ def _benchmark(file: Path, first: str) -> list[tuple[int, Any, str]] | None:
     if not all(isinstance(data.get(name), list) for name in _BENCHMARK):
         return None
     lengths = {name: len(data[name]) for name in _BENCHMARK}
-    if len(set(lengths.values())) > 1:
-        raise InputError(
-            what="lists",
-            given=", ".join(f"{count:,} {name}" for name, count in lengths.items()),
-            allowed=f"lists of equal length (the first {min(lengths.values()):,} of each would be read)",
-            where=str(file),
-        )
+    require(
+        len(set(lengths.values())) <= 1,
+        what="lists",
+        given=", ".join(f"{count:,} {name}" for name, count in lengths.items()),
+        allowed=f"lists of equal length (the first {min(lengths.values()):,} of each would be read)",
+        where=str(file),
+    )
     lists = zip(*(data[name] for name in _BENCHMARK), strict=True)
     rows = [dict(zip(_BENCHMARK.values(), values, strict=True)) for values in lists]
     return [(number, row, str(row)) for number, row in enumerate(rows, start=1)]

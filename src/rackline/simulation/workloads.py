@@ -10,8 +10,9 @@ from typing import Literal, Protocol
 import numpy as np
 
 from rackline.arch import AppliedAdapter
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array
+from rackline.simulation.calls import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
@@ -43,8 +44,9 @@ class Lengths:
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
-            if not getattr(self, name) >= 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1 token", nearest="1")
+            require(
+                getattr(self, name) >= 1, what=name, given=getattr(self, name), allowed="at least 1 token", nearest="1"
+            )
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """(input_len, output_len) in whole tokens, at least 1 [tokens], (count,) each."""
@@ -96,8 +98,13 @@ def open_arrivals(
     inputs, outputs = lengths.draw(rng, count)
     priority = None
     if high_priority_share:
-        if not 0.0 <= high_priority_share <= 1.0:
-            raise InputError(what="high_priority_share", given=high_priority_share, allowed="0 to 1", nearest="0.1")
+        require(
+            0.0 <= high_priority_share <= 1.0,
+            what="high_priority_share",
+            given=high_priority_share,
+            allowed="0 to 1",
+            nearest="0.1",
+        )
         priority = (rng.random(count) >= high_priority_share).astype(np.int64)
     return Requests(
         arrival_s=times,
@@ -112,13 +119,13 @@ def open_arrivals(
 def _of_whole_days(count: int, rate_per_s: float) -> int:
     """The requests of the whole days among `count`: a part of a day says nothing of the rest, and it begins quietly."""
     a_day = rate_per_s * DAY_S
-    if count < round(a_day):
-        raise InputError(
-            what="requests",
-            given=count,
-            allowed=f"at least {ceil(a_day)}, a day of the daily cycle at {rate_per_s:g} requests/s",
-            nearest=str(ceil(a_day)),
-        )
+    require(
+        count >= round(a_day),
+        what="requests",
+        given=count,
+        allowed=f"at least {ceil(a_day)}, a day of the daily cycle at {rate_per_s:g} requests/s",
+        nearest=str(ceil(a_day)),
+    )
     return round(max(count // a_day, 1.0) * a_day)
 
 
@@ -134,8 +141,7 @@ def closed_loop_of(
             middle of it, as they are found at any time of a long run: the rest of an exponential time is distributed
             as all of it.
     """
-    if not users >= 1:
-        raise InputError(what="users", given=users, allowed="at least 1", nearest="1")
+    require(users >= 1, what="users", given=users, allowed="at least 1", nearest="1")
     inputs, outputs = lengths.draw(rng, count)
     index = np.arange(count)
     pause = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
@@ -182,16 +188,16 @@ class Sessions:
     system_tokens: int = 0
     max_tokens: int = MAX_TOKENS
     same_length: bool = False
-    hash_tokens: int = 64
+    hash_tokens: int = HASH_TOKENS
 
     def __post_init__(self) -> None:
-        if not self.turns >= 1:
-            raise InputError(what="turns", given=self.turns, allowed="at least 1", nearest="5")
-        if self.tool_calls < 0 or (self.tool_calls > 0 and self.tool_tokens < 1):
-            raise InputError(
-                what="tool calls", given=f"{self.tool_calls:g} with results of {self.tool_tokens:g} tokens",
-                allowed="0 or more, with results of at least 1 token",
-            )  # fmt: skip
+        require(self.turns >= 1, what="turns", given=self.turns, allowed="at least 1", nearest="5")
+        require(
+            self.tool_calls == 0 or (self.tool_calls > 0 and self.tool_tokens >= 1),
+            what="tool calls",
+            given=f"{self.tool_calls:g} with results of {self.tool_tokens:g} tokens",
+            allowed="0 or more, with results of at least 1 token",
+        )
 
     @property
     def requests(self) -> float:
@@ -219,7 +225,11 @@ class Sessions:
         return (1.0 - 1.0 / self.requests) ** steps
 
     def draw(self, rng: np.random.Generator, count: int, rate_per_s: float, lengths: AnyLengths) -> Requests:
-        """Requests of sessions that begin at random.
+        """Requests of sessions that begin at random; arguments as of `calls`."""
+        return replace(self.calls(rng, count, rate_per_s, lengths).requests(self.name), task=None, process="open")
+
+    def calls(self, rng: np.random.Generator, count: int, rate_per_s: float, lengths: AnyLengths) -> Calls:
+        """Calls of sessions that begin at random, each session a task.
 
         Args:
             count: requests of all sessions together [requests].
@@ -231,52 +241,30 @@ class Sessions:
         chance, kind = rng.random(count), rng.random(count)
         pauses = rng.exponential(1.0, count)
         starts = gamma(rng, count, rate_per_s, 1.0)
-        columns: list[tuple[float, int, int, int]] = []
-        hashes: list[tuple[int, ...]] = []
-        answered: list[tuple[int, ...]] = []
-        shared = self.system_tokens // self.hash_tokens
-        fresh = shared
-        session = 0
+        calls = Calls(shared_tokens=self.system_tokens, hash_tokens=self.hash_tokens)
         most = int(self.requests) if self.same_length else count
         places = np.arange(min(count, most) + 1)
         reached = self.reached(places)
         on = np.divide(reached[1:], reached[:-1], out=np.zeros(len(places) - 1), where=reached[:-1] > 0)
         tools = self.after_tool(places)
-        while len(columns) < count:
-            context, before = self.system_tokens, -1
-            known = tuple(range(shared))
-            for place in range(count - len(columns)):
-                index = len(columns)
+        session = 0
+        while len(calls.task) < count:
+            context = self.system_tokens
+            for place in range(count - len(calls.task)):
+                index = len(calls.task)
                 tool = kind[index] < tools[place]
                 prompt = context + int(results[index] if tool else messages[index])
-                answer = int(answers[index])
-                if before >= 0 and prompt + answer > self.max_tokens:
+                context = prompt + int(answers[index])
+                if place and context > self.max_tokens:
                     break
-                full, kept = prompt // self.hash_tokens, (prompt + answer) // self.hash_tokens
-                if kept > len(known):
-                    known = (*known, *range(fresh, fresh + kept - len(known)))
-                    fresh = known[-1] + 1
                 pause_s = float(pauses[index]) * (self.tool_s if tool else self.think_s)
-                columns.append((float(starts[session]) if before < 0 else pause_s, prompt, answer, before))
-                hashes.append(known[:full])
-                # the last token of an answer is not in the cache yet
-                answered.append(known[full : (prompt + answer - 1) // self.hash_tokens])
-                context, before = prompt + answer, index
+                before = (Before(index - 1, pause_s),) if place else ()
+                start_s = float(starts[session])
+                calls.add(session, prompt, int(answers[index]), path=session, before=before, start_s=start_s)
                 if chance[index] >= on[place]:
                     break
             session += 1
-        table = np.array(columns)
-        return Requests(
-            arrival_s=table[:, 0],
-            input_len=table[:, 1].astype(np.int64),
-            output_len=table[:, 2].astype(np.int64),
-            after=table[:, 3].astype(np.int64),
-            hashes=hashes,
-            answer_hashes=answered,
-            hash_tokens=self.hash_tokens,
-            name=self.name,
-            process="open",
-        )
+        return calls
 
     @property
     def name(self) -> str:
@@ -399,10 +387,8 @@ def gamma(rng: np.random.Generator, count: int, rate_per_s: float, arrival_cv: f
     Sources: Vidur (arXiv:2405.05465) and vLLM's benchmark, whose --burstiness is 1 / cv², draw inter-arrival times in
     this way.
     """
-    if not rate_per_s > 0:
-        raise InputError(what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
-    if not arrival_cv >= 0:
-        raise InputError(what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
+    require(rate_per_s > 0, what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
+    require(arrival_cv >= 0, what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
     if arrival_cv == 0:
         return np.arange(count) / rate_per_s
     shape = 1.0 / arrival_cv**2
@@ -425,10 +411,8 @@ def diurnal(
     Raises:
         InputError: the amplitude is outside [0, 1], or the rate or period is not above 0.
     """
-    if not 0.0 <= amplitude <= 1.0:
-        raise InputError(what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
-    if not period_s > 0:
-        raise InputError(what="period", given=period_s, allowed="above 0 s", nearest="86400")
+    require(0.0 <= amplitude <= 1.0, what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
+    require(period_s > 0, what="period", given=period_s, allowed="above 0 s", nearest="86400")
     even = poisson(rng, count, 1.0) / rate_per_s if rate_per_s > 0 else poisson(rng, count, rate_per_s)
     # inverse of the cumulative rate: maps arrivals of a constant rate to those of the varying one
     last = float(even[-1])

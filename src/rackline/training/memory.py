@@ -48,7 +48,7 @@ def shards(system: TrainingSystem, runs: Runs) -> Shards:
     model = system.model
     d = model.d_model
     dense, experts, biggest, adapters = (np.zeros(len(runs)) for _ in range(4))
-    for group, count in zip(model.layer_groups, system.layer_counts(), strict=True):
+    for group in system.layer_groups:
         ffn, products = group.ffn, attention_products(group.attention, d)
         one = sum((as_array(p.shard_weights(tp)) for p in products), np.zeros(len(runs)))
         one = one + group.attention.extra_params() + model.norms_per_layer * model.norm_params_per_norm
@@ -59,9 +59,9 @@ def shards(system: TrainingSystem, runs: Runs) -> Shards:
         else:
             one = one + ffn.router_params(d) + ffn.shared_params(d) / tp + ffn.latent_params(d)
             routed = np.ceil(ffn.num_experts / as_array(runs.ep)) * ffn.expert_params(d) / as_array(runs.expert_tp)
-        dense, experts = dense + count * one, experts + count * routed
+        dense, experts = dense + group.count * one, experts + group.count * routed
         sides = (as_array(p.shard_in(tp)) + p.shard_out(tp) for p in products if system.adapts(p.name))
-        adapters = adapters + count * system.lora_rank * sum(sides, np.zeros(len(runs)))
+        adapters = adapters + group.count * system.lora_rank * sum(sides, np.zeros(len(runs)))
         biggest = np.maximum(biggest, one + routed)
     table = model.vocab_size * d / tp
     both = 1.0 if model.tied_embeddings else 2.0
@@ -137,8 +137,8 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
     whole = {"full": residual * batch.system.num_layers, "reversible": 2.0 * residual * as_array(batch.runs.pp)}
     if recompute in whole:
         return batch.tokens * whole[recompute]
-    layers = enumerate(batch.system.layer_counts())
-    each = (layer_bytes(batch, index, recompute, dropout=dropout) * count for index, count in layers)
+    groups = enumerate(batch.system.layer_groups)
+    each = (layer_bytes(batch, index, recompute, dropout=dropout) * group.count for index, group in groups)
     return sum(each, np.zeros(len(batch.runs)))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import FloatLike, as_array
 
 CHIP_HOURS_BETWEEN_FAILURES = 50_630.0
@@ -217,12 +217,10 @@ def reliability(
     Raises:
         InputError: there are no chips.
     """
-    if num_chips < 1:
-        raise InputError(what="number of chips", given=num_chips, allowed="at least 1", nearest="1")
+    require(num_chips >= 1, what="number of chips", given=num_chips, allowed="at least 1", nearest="1")
     how = operations or Operations()
     size = CHECKPOINT_BYTES_PER_PARAM * total_params
-    store = how.store_bytes_per_s or STORAGE_BYTES_PER_S_PER_CHIP * num_chips
-    upload_s = size / store
+    upload_s = size / (how.store_bytes_per_s or STORAGE_BYTES_PER_S_PER_CHIP * num_chips)
     write_s = upload_s if how.checkpoint == "sync" else size / num_chips / host_bytes_per_s
     between = float(seconds_between_failures(num_chips, how.chip_hours))
     interval = max(float(checkpoint_interval(write_s, between)), upload_s - write_s)

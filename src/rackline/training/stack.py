@@ -261,8 +261,7 @@ IDEAL = TrainingStack(name="ideal")
 
 def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:
     """Most specific entry of a table by generation and data type; 1 if there is none."""
-    family = generation.split("-")[0]
-    for name in (generation, family, "*"):
+    for name in (generation, generation.split("-")[0], "*"):
         for key in ((name, dtype), (name, "*")):
             if key in table:
                 return table[key]

@@ -108,8 +108,7 @@ def stage_memory(batch: MicroBatch, timeline: Timeline) -> tuple[StageMemory, ..
         last = _places_of_loss(timeline, device, dual=dual)
         gradients = float(states["gradients"][0])
         late = gradients * bool(late_gradients(batch)[0])
-        changes = _changes(events, unit, float(again[0]), logits, last, late)
-        times, parts = _levels(changes)
+        times, parts = _levels(_changes(events, unit, float(again[0]), logits, last, late))
         top = int(np.argmax(parts.sum(axis=1)))
         whole = float(sum(value[0] for value in states.values())) - late
         used = whole + parts.sum(axis=1)

@@ -180,17 +180,17 @@ def _host_layers(system: TrainingSystem, runs: Runs) -> tuple[Array, Array, Arra
     """Dense halves of layers, mixtures, their local experts, recurrent layers: what the host launches [count]."""
     dense = mixtures = states = 0.0
     experts = np.zeros(len(runs))
-    for group, count in zip(system.model.layer_groups, system.layer_counts(), strict=True):
+    for group in system.layer_groups:
         cores = group.attention.cores()
         if any(core.chunk_flop_per_token for core in cores):
-            states += count
+            states += group.count
         elif cores:
-            dense += 0.5 * count
+            dense += 0.5 * group.count
         if isinstance(group.ffn, MoeFfn):
-            mixtures += count
-            experts = experts + count * np.ceil(group.ffn.num_experts / as_array(runs.ep))
+            mixtures += group.count
+            experts = experts + group.count * np.ceil(group.ffn.num_experts / as_array(runs.ep))
         elif group.ffn.d_ff:
-            dense += 0.5 * count
+            dense += 0.5 * group.count
     graphed = mixtures and not states and system.precision.label in system.stack.graphed_mixtures
     one = np.full(len(runs), 0.0 if graphed else 1.0)
     return dense * one, mixtures * one, experts * one, states * one

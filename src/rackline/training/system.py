@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rackline.arch import AnyModel, Attention, Model, Projection
-from rackline.errors import InputError
+from rackline.arch import AnyModel, Attention, LayerGroup, Model, Projection
+from rackline.errors import InputError, require
 from rackline.hardware import Cluster
 from rackline.passes import Calibration, calibration, features as f
 from rackline.passes.features import Array, as_array
@@ -100,13 +100,13 @@ class TrainingSystem:
             raise InputError(
                 what="model", given=model.name, allowed="a model whose layers are known, not only its totals"
             )
-        if not lora_rank and (frozen is not None or lora_targets != "all"):
-            raise InputError(
-                what="frozen" if frozen else "lora_targets",
-                given=frozen or lora_targets,
-                allowed="only with adapters, beside which the weights are frozen",
-                nearest="lora = 16",
-            )
+        require(
+            lora_rank or (frozen is None and lora_targets == "all"),
+            what="frozen" if frozen else "lora_targets",
+            given=frozen or lora_targets,
+            allowed="only with adapters, beside which the weights are frozen",
+            nearest="lora = 16",
+        )
         generation = cluster.chip.generation
         found = (
             stack if isinstance(stack, TrainingStack) else training_stack(stack or default_training_stack(generation))
@@ -149,10 +149,11 @@ class TrainingSystem:
         """Tokens within which attention stays [tokens]."""
         return min(self.packed_len, self.seq_len) or float(self.seq_len)
 
-    def layer_counts(self) -> list[int]:
-        """Layers of each group of the model; those that predict further tokens are like the last [count]."""
-        counts = [group.count for group in self.model.layer_groups]
-        return [*counts[:-1], counts[-1] + self.mtp_layers]
+    @property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """Layers of the model; those that predict further tokens are like the last."""
+        *before, last = self.model.layer_groups
+        return (*before, replace(last, count=last.count + self.mtp_layers))
 
     def adapts(self, product: str) -> bool:
         """Whether the product of this name has an adapter."""

@@ -6,7 +6,6 @@ Every coefficient may be an array with one value per run.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import product
 
@@ -15,7 +14,7 @@ import numpy as np
 from rackline.arch import Core, DenseFfn, Dim, MoeFfn, Projection
 from rackline.arch.kinds import GATED
 from rackline.parallel.exchange import collective_rows, make_group
-from rackline.parallel.work import AttentionWork
+from rackline.parallel.work import AttentionWork, layers_with
 from rackline.passes import Row, collectives as c, features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
@@ -33,7 +32,7 @@ from rackline.training.kernels import (
     product_work,
     products_again,
 )
-from rackline.training.system import MicroBatch, TrainingSystem, attention_products
+from rackline.training.system import MicroBatch, attention_products
 
 FLASH_BACKWARD_FLOP = 2.5
 """Backward over forward FLOP of FlashAttention: five products for two (arXiv:2205.14135, algorithm 4)."""
@@ -53,7 +52,10 @@ def work_of(batch: MicroBatch) -> list[Work]:
     model, runs = batch.system.model, batch.runs
     tp = as_array(runs.tp)
     found: list[Work] = []
-    projections, kinds, blocks = _counts(batch.system)
+    groups = batch.system.layer_groups
+    projections = layers_with(groups, lambda group: attention_products(group.attention, model.d_model))
+    kinds = layers_with(groups, lambda group: group.attention.cores())
+    blocks = layers_with(groups, lambda group: [group.ffn])
     again = products_again(model)
     for projection, count in projections.items():
         found += gemm_work(batch, projection, count=count, tp=tp, again=again[projection])
@@ -68,21 +70,6 @@ def work_of(batch: MicroBatch) -> list[Work]:
     dense = sum(count for ffn, count in blocks.items() if isinstance(ffn, DenseFfn) and ffn.d_ff)
     found += [*small_work(batch, kinds, blocks), *head_work(batch)]
     return found + tensor_rows(batch, sum(kinds.values()), dense) + context_rows(batch, kinds)
-
-
-def _counts(
-    system: TrainingSystem,
-) -> tuple[dict[Projection, int], dict[Core, int], dict[DenseFfn | MoeFfn, int]]:
-    """Layers that share a projection, an attention core, a feed-forward block."""
-    projections, cores, blocks = Counter[Projection](), Counter[Core](), Counter[DenseFfn | MoeFfn]()
-    d_model = system.model.d_model
-    for group, count in zip(system.model.layer_groups, system.layer_counts(), strict=True):
-        for projection in attention_products(group.attention, d_model):
-            projections[projection] += count
-        for core in group.attention.cores():
-            cores[core] += count
-        blocks[group.ffn] += count
-    return projections, cores, blocks
 
 
 def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]:
@@ -202,19 +189,19 @@ def eager_work(batch: MicroBatch) -> list[Work]:
     """Norms, residual additions, rotary embedding and activation functions, each operation by itself."""
     model, tp = batch.system.model, as_array(batch.runs.tp)
     moved: dict[Phase, dict[str, FloatLike]] = {}
-    layers = sum(batch.system.layer_counts())
+    layers = batch.system.num_layers
     for phase, at in zip(BOTH, (0, 1), strict=True):
         norm = EAGER_NORM[at] + at * EAGER_NORM_WEIGHT * (batch.system.lora_rank == 0)
         per_token: FloatLike = 0.0
         per_pair: FloatLike = 0.0
-        for group, count in zip(model.layer_groups, batch.system.layer_counts(), strict=True):
+        for group in batch.system.layer_groups:
             attention, ffn = group.attention, group.ffn
             queries = sum(float(part.size) for p in attention.projections(model.d_model)[:1] for part in p.d_out[:1])
             rotated = queries + 0.5 * attention.kv_elements_per_token(1)
             stream = (norm * model.norms_per_layer + EAGER_STREAM[at]) * model.d_model / batch.spread
             heads = (norm * attention.normed_elements + EAGER_ROTATION[at] * rotated) / tp
-            per_token = per_token + count * (stream + heads)
-            active = count * EAGER_ACTIVATION[ffn.activation in GATED][at]
+            per_token = per_token + group.count * (stream + heads)
+            active = group.count * EAGER_ACTIVATION[ffn.activation in GATED][at]
             if isinstance(ffn, MoeFfn):
                 per_token = per_token + active * ffn.d_shared / tp
                 per_pair = per_pair + active * ffn.d_expert / as_array(batch.runs.expert_tp)

@@ -215,10 +215,9 @@ def guide() -> dict[str, Any]:
 
 def names() -> dict[str, Any]:
     """Names that one may choose from: of the catalogue, and of scheduling policies."""
-    policies = simulation.POLICIES.names
     found = {kind: [*catalog.names(kind)] for kind in ("models", "clusters")}
-    others = [f"policy={name}" for name in policies]
-    return {**found, "sheets": [*catalog.names("prices")], "policies": [*policies], "others": others}
+    others = [f"policy={name}" for name in simulation.POLICIES]
+    return {**found, "sheets": [*catalog.names("prices")], "policies": [*simulation.POLICIES], "others": others}
 
 
 CATALOGUE = ("models", "chips", "clusters", "memory")

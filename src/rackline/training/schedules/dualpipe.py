@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.training.schedules.schedule import Place, Schedule, Slot, Table
 
 
@@ -21,13 +21,13 @@ def table(pp: int, micro_batches: int, chunks: int) -> Table:
     Raises:
         InputError: pp or the micro-batches are odd, or there are fewer than two micro-batches per stage.
     """
-    if pp % 2 or micro_batches % 2 or micro_batches < 2 * pp:
-        raise InputError(
-            what="DualPipe",
-            given=f"{pp} stages, {micro_batches} micro-batches",
-            allowed="an even number of stages, and an even number of at least 2 micro-batches per stage",
-            nearest=f"{pp + pp % 2} stages, {max(2 * (pp + pp % 2), micro_batches + micro_batches % 2)} micro-batches",
-        )
+    require(
+        not pp % 2 and not micro_batches % 2 and micro_batches >= 2 * pp,
+        what="DualPipe",
+        given=f"{pp} stages, {micro_batches} micro-batches",
+        allowed="an even number of stages, and an even number of at least 2 micro-batches per stage",
+        nearest=f"{pp + pp % 2} stages, {max(2 * (pp + pp % 2), micro_batches + micro_batches % 2)} micro-batches",
+    )
     return tuple(tuple(_device(pp, micro_batches // 2, device)) for device in range(pp))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.training.schedules.schedule import Event, Slot, Timeline
 
 
@@ -23,10 +23,12 @@ def ring(stage_s: Sequence[float], groups: int, passes: int, hop_s: float = 0.0)
     Raises:
         InputError: no stage, group or pass.
     """
-    if not stage_s or groups < 1 or passes < 1:
-        raise InputError(
-            what="ring", given=f"{len(stage_s)} stages, {groups} groups, {passes} passes", allowed="1 or more of each"
-        )
+    require(
+        stage_s and groups >= 1 and passes >= 1,
+        what="ring",
+        given=f"{len(stage_s)} stages, {groups} groups, {passes} passes",
+        allowed="1 or more of each",
+    )
     hop = hop_s if len(stage_s) > 1 else 0.0
     free = [0.0] * len(stage_s)
     arrives = [0.0] * groups

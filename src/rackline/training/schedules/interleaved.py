@@ -5,7 +5,7 @@ Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; order as in Mega
 
 from __future__ import annotations
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.training.schedules.schedule import Schedule, Slot, Table, in_turn
 
 
@@ -15,13 +15,13 @@ def table(pp: int, micro_batches: int, chunks: int) -> Table:
     Raises:
         InputError: pp does not divide the micro-batches.
     """
-    if chunks > 1 and micro_batches % pp:
-        raise InputError(
-            what="interleaved schedule",
-            given=f"{micro_batches} micro-batches",
-            allowed=f"a multiple of the {pp} stages",
-            nearest=str(max(pp, round(micro_batches / pp) * pp)),
-        )
+    require(
+        chunks <= 1 or not micro_batches % pp,
+        what="interleaved schedule",
+        given=f"{micro_batches} micro-batches",
+        allowed=f"a multiple of the {pp} stages",
+        nearest=str(max(pp, round(micro_batches / pp) * pp)),
+    )
     total = micro_batches * chunks
 
     def slot(number: int, forward: bool) -> Slot:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal, assert_never
 
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 
 Op = Literal["F", "B", "W"]
 
@@ -306,15 +306,19 @@ class Schedule:
             InputError: not one duration a part, or no micro-batch.
         """
         chunks = self.num_chunks(virtual_pp)
-        if micro_batches < 1 or pp < 1:
-            raise InputError(
-                what="pipeline schedule", given=f"{pp} stages, {micro_batches} micro-batches", allowed="1 or more"
-            )
+        require(
+            micro_batches >= 1 and pp >= 1,
+            what="pipeline schedule",
+            given=f"{pp} stages, {micro_batches} micro-batches",
+            allowed="1 or more",
+        )
         parts = pp * chunks // self.copies
-        if len(durations.forward) != parts:
-            raise InputError(
-                what=f"durations of {self.name}", given=len(durations.forward), allowed=f"{parts}, one per part"
-            )
+        require(
+            len(durations.forward) == parts,
+            what=f"durations of {self.name}",
+            given=len(durations.forward),
+            allowed=f"{parts}, one per part",
+        )
         if self.copies > 1:
             durations = replace(
                 durations,
