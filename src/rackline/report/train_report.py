@@ -16,11 +16,12 @@ from rackline.report.axes import (
     hovered,
     layered,
     linear_axis,
+    name_axis,
     nothing_figure,
     stacked_bars,
 )
 from rackline.report.column import Column, Predicted, Sheet, bars_sheet, spaced
-from rackline.report.exports import trace, trace_event, trace_name
+from rackline.report.exports import SLOT_NAMES
 from rackline.report.figure import Figure
 from rackline.report.memory_report import memory_figure, misfit_report, stages_sheet
 from rackline.report.terminal import band_bar, gantt_text, waits_text
@@ -29,32 +30,7 @@ from rackline.search.train import Straggling, TrainCandidate, TrainPlan, shares,
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_count, format_seconds, format_usd, format_watts
 
-NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
 _BAND = 16  # characters of the bar of a band
-
-
-def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
-    """The timeline as a Chrome trace: a thread per stage, slots as complete events, activations held as a counter."""
-    events = [trace_name("process_name", 1, 0, title)]
-    for device, slots in enumerate(timeline.of_device):
-        events.append(trace_name("thread_name", 1, device, f"stage {device}"))
-        events += [
-            trace_event(
-                f"{event.slot.op}{event.slot.micro_batch}",
-                1,
-                device,
-                event.start,
-                event.end - event.start,
-                cat=NAMES[event.slot.op],
-                args={"micro_batch": event.slot.micro_batch, "chunk": event.slot.chunk},
-            )
-            for event in slots
-        ]
-        events += [
-            trace_event(f"activations of stage {device}", 1, None, time, args={"micro-batches": held})
-            for time, held in timeline.in_flight(device, 0.0)
-        ]
-    return trace(events)
 
 
 LEAST_SHARE = 0.003
@@ -326,7 +302,7 @@ def pipeline_figure(
     rows: list[Row] = [
         {
             "stage": event.device,
-            "op": NAMES[event.slot.op],
+            "op": SLOT_NAMES[event.slot.op],
             "micro_batch": event.slot.micro_batch,
             "chunk": event.slot.chunk,
             "start_s": event.start,
@@ -342,7 +318,7 @@ def pipeline_figure(
     start = Measure(field="start_s", title="time in the step", kind="seconds")
     end = Measure(field="end_s", title="until", kind="seconds")
     chunks = sorted({row["chunk"] for row in rows})
-    used = [name for name in (*NAMES.values(), *(tail or {})) if any(row["op"] == name for row in rows)]
+    used = [name for name in (*SLOT_NAMES.values(), *(tail or {})) if any(row["op"] == name for row in rows)]
     encoding: Layer = {
         "x": linear_axis(start, [row["end_s"] for row in rows], margin=0.0),
         "x2": {"field": "end_s"},
@@ -428,8 +404,7 @@ def mfu_figure(plan: TrainPlan) -> Figure:
     rows.append({"part": "MFU (causal)", "from": 0.0, "to": left, "share": left})
     x = linear_axis(Measure(field="from", title="share of the peak", kind="share"), [0.0, 1.0], margin=0.0)
     names = [row["part"] for row in rows]
-    y: Layer = {"field": "part", "type": "nominal", "sort": names, "title": None, "scale": {"paddingInner": 0.25}}
-    y["axis"] = {"labelLimit": 260, "ticks": False, "domain": False}
+    y = name_axis("part", names, axis={"labelLimit": 260, "domain": False}, paddingInner=0.25)
     place: Layer = {"x": x, "x2": {"field": "to"}, "y": y}
     shown = [Measure(field="part", title="part"), Measure(field="share", title="share of the peak", kind="share")]
     ends = [{**row, "text": percent(row["share"])} for row in rows]

@@ -23,7 +23,7 @@ from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
 from rackline.validation.page import PageTable
 from rackline.validation.refit import Fold, Refit, ranges, score_fold
 from rackline.validation.report import percent, scoreboard_report
-from rackline.validation.scoreboard import Score, Stats, statistics
+from rackline.validation.scoreboard import Stats, by_metric, statistics
 from rackline.validation.serving_fit import fit_numbers
 from rackline.validation.train_fit import TrainRefit
 
@@ -65,14 +65,11 @@ _HEADS = ("median", "p90", "bias", "in sample: median", "in sample: p90", "in sa
 def _summary(found: Refit) -> PageTable:
     """Errors left out and in sample of each metric, and of ttft_s where the KV fits."""
 
-    def of(scores: Sequence[Score], metric: str) -> Stats:
-        return statistics([one for one in scores if one.metric == metric])
-
     rows: list[tuple[str, ...]] = []
-    for metric in dict.fromkeys(one.metric for one in found.board.scores):
+    for metric, left_out in by_metric(found.board.scores).items():
         name, worst = found.worst_group(metric)
         text = f"{name.rsplit('/', 1)[-1]} {percent(worst)}" if name else "-"
-        both = [*_cells(of(found.board.scores, metric)), *_cells(of(found.whole.scores, metric))]
+        both = [*_cells(left_out), *_cells(found.whole.metrics.get(metric, statistics(())))]
         rows.append((metric, *both, percent(found.macro_median(metric)), text))
         if metric == "ttft_s" and found.memory_bound:
             fits = [found.where_kv_fits(scores) for scores in (found.board.scores, found.whole.scores)]
@@ -149,7 +146,7 @@ def _train_numbers(found: TrainRefit) -> PageTable:
 
 
 def _notes(found: TrainRefit) -> str:
-    pairs, median, p90 = found.spread
+    pairs, median, p90 = found.repeat_spread.values()
     repeats = f"; the same configuration in another release or at another scale ({pairs} pairs) differs by "
     repeats += f"{percent(median)} (median), {percent(p90)} (p90)" if pairs else "nothing: there are no repeats"
     lost = f"; {found.unsupported} cases have no prediction" if found.unsupported else ""
@@ -212,14 +209,11 @@ class Ablated:
     without: str
     fold: Fold
 
-    def stats(self, metric: str) -> Stats:
-        """Errors of one metric."""
-        return statistics([one for one in self.fold.scores if one.metric == metric])
-
     @property
     def metrics(self) -> dict[str, Stats]:
         """Errors of each metric."""
-        return {metric: self.stats(metric) for metric in METRICS}
+        found = self.fold.metrics
+        return {metric: found.get(metric, statistics(())) for metric in METRICS}
 
 
 def _without_small_kernels(numbers: Calibration) -> Calibration:
@@ -330,7 +324,7 @@ def ablation_sheet(rows: Sequence[Ablated]) -> PageTable:
         title="median, 90th percentile and bias of the error",
         heads=("switched off", "instead", *(f"{metric} {kind}" for metric in METRICS for kind in kinds)),
         rows=[
-            (row.name, row.without, *(cell for metric in METRICS for cell in cells(row.stats(metric)))) for row in rows
+            (row.name, row.without, *(cell for stats in row.metrics.values() for cell in cells(stats))) for row in rows
         ],
         texts=2,
     )
