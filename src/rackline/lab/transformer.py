@@ -276,7 +276,7 @@ def windows(text: Tokens, random: np.random.Generator, number: int, length: int)
     return text[starts[:, None] + np.arange(length)]
 
 
-def prose_loss(params: Tree, loss: Callable[..., jax.Array], seed: int, steps: int, number: int, length: int) -> float:
+def prose_loss(params: Any, loss: Callable[..., jax.Array], seed: int, steps: int, number: int, length: int) -> float:
     """Loss on prose that was not seen, after some steps of Adam on the rest [nats per token].
 
     Args:

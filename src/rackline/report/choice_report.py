@@ -91,8 +91,7 @@ def title(plan: Plan) -> str:
 
 
 def _replicas(layout: Layout, on: str = "") -> str:
-    count, chips = layout.dp, layout.chips_per_replica
-    return f"{count} replica{'s' if count > 1 else ''} of {_chips_of(chips)}{on}"
+    return f"{layout.dp} replica{'s' if layout.dp > 1 else ''} of {_chips_of(layout.chips_per_replica)}{on}"
 
 
 def _chips_of(count: int) -> str:
@@ -487,10 +486,10 @@ def _fleet_line(fleet: Fleet) -> str:
     """Copies, chips and dollars of the traffic that was asked for."""
     copies = f"{fleet.copies:,} cop{'y' if fleet.copies == 1 else 'ies'} of what follows"
     text = f"{asked_of_fleet(fleet)}: {copies}, {_chips_of(fleet.billed_chips)} paid"
-    if fleet.usd_per_month is None or fleet.usd_per_mtok_output_all_in is None:
+    month, each = fleet.usd_per_month, fleet.usd_per_mtok_output_all_in
+    if month is None or each is None:
         return text
-    rent, each = format_usd(fleet.usd_per_month), format_usd(fleet.usd_per_mtok_output_all_in)
-    return f"{text}, {rent} a month; {each} per M output tokens, idle hours paid"
+    return f"{text}, {format_usd(month)} a month; {format_usd(each)} per M output tokens, idle hours paid"
 
 
 def fleet_summary(fleet: Fleet | None) -> str:

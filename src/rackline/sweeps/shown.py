@@ -29,6 +29,7 @@ from rackline.report.axes import (
 )
 from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
+from rackline.report.wording import composed
 from rackline.sweeps.file import Sense
 
 with late:
@@ -105,6 +106,7 @@ class Queried:
     values: tuple[tuple[str | float | bool | None, ...], ...]
 
 
+_MOST_REASONS = 5
 _CHOSEN = ("layout", "batch")  # what a rule or a group chooses
 
 
@@ -175,17 +177,15 @@ def shown_report(found: Shown, most: int) -> RenderableType:
 
 
 def _head(found: Shown) -> RenderableType:
-    text = Text()
-    if found.title:
-        text.append(f"{found.title}\n", style="bold")
-    text.append(f"{found.rows:,} points, {found.feasible_rows:,} of them feasible")
-    if found.missing:
-        text.append(f"; {found.missing:,} of {found.shards:,} shards are not there yet", style="yellow")
-    for one in found.reasons[:5]:
-        text.append(f"\n{one.rows:,} points: {one.reason}", style="dim")
-    if len(found.reasons) > 5:
-        text.append(f"\n{len(found.reasons) - 5:,} more reasons", style="dim")
-    return text
+    missing = f"; {found.missing:,} of {found.shards:,} shards are not there yet" if found.missing else ""
+    more = len(found.reasons) - _MOST_REASONS
+    return composed(
+        (f"{found.title}\n", "bold") if found.title else None,
+        f"{found.rows:,} points, {found.feasible_rows:,} of them feasible",
+        (missing, "yellow"),
+        *((f"\n{one.rows:,} points: {one.reason}", "dim") for one in found.reasons[:_MOST_REASONS]),
+        (f"\n{more:,} more reasons", "dim") if more > 0 else None,
+    )
 
 
 def _binding(found: Shown) -> Sheet[read.Binding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from rackline.errors import InputError
@@ -15,7 +15,8 @@ from rackline.fitting.solver import Done
 from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
 from rackline.processes import mapped
-from rackline.report.wording import written
+from rackline.report.column import spaced
+from rackline.report.wording import composed, written
 from rackline.serving.stack import Stack
 from rackline.units import format_seconds
 from rackline.validation.cases import Case, CaseSet
@@ -43,20 +44,18 @@ def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 1
         width: columns of the terminal.
     """
     said = f"serving parameters refitted without each {found.by}, scored on the held-out cases"
-    parts: list[RenderableType] = [_head(said, elapsed_s), _summary(found).table(), Text("")]
-    parts += [_numbers(found.ranges()).table(), Text("")]
-    if found.memory_bound:
-        names = "\n".join(f"  {name}" for name in found.memory_bound)
-        parts += [Text(f"requests queue for memory, not counted where KV fits:\n{names}", style="dim")]
-    parts += [Text(""), scoreboard_report(found.board, width=width)]
-    return Group(*parts)
+    queued = "".join(f"\n  {name}" for name in found.memory_bound)
+    tables = [
+        _summary(found).table(),
+        _numbers(found.ranges()).table(),
+        Text(f"requests queue for memory, not counted where KV fits:{queued}", style="dim") if queued else None,
+        scoreboard_report(found.board, width=width),
+    ]
+    return Group(_head(said, elapsed_s), spaced(tables))
 
 
 def _head(said: str, elapsed_s: float | None) -> Text:
-    head = Text(said, style="bold")
-    if elapsed_s is not None:
-        head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    return head.append("\n")
+    return composed((said, "bold"), None if elapsed_s is None else (f", {format_seconds(elapsed_s)}", "dim"), "\n")
 
 
 _HEADS = ("median", "p90", "bias", "in sample: median", "in sample: p90", "in sample: bias", "mean of models")
@@ -146,9 +145,13 @@ def _train_numbers(found: TrainRefit) -> PageTable:
 
 
 def _notes(found: TrainRefit) -> str:
-    pairs, median, p90 = found.repeat_spread.values()
+    spread, pairs = found.repeat_spread, found.repeat_spread["pairs"]
     repeats = f"; the same configuration in another release or at another scale ({pairs} pairs) differs by "
-    repeats += f"{percent(median)} (median), {percent(p90)} (p90)" if pairs else "nothing: there are no repeats"
+    repeats += (
+        f"{percent(spread['median'])} (median), {percent(spread['p90'])} (p90)"
+        if pairs
+        else "nothing: there are no repeats"
+    )
     lost = f"; {found.unsupported} cases have no prediction" if found.unsupported else ""
     return f"median of the {_NAMES[found.by]} medians {percent(found.median_of_medians)}{repeats}{lost}"
 
