@@ -218,7 +218,6 @@ def frontend_lines(data: Mapping[str, Any]) -> list[RenderableType]:
 def _warnings(data: Mapping[str, Any]) -> Text:
     """What makes the latencies below say more of the run's length, or of ranks that wait, than of the chips."""
     over, steps = data["overload"], data["lockstep"]
-    ranks_wait = steps is not None and steps["prompt_time_share"] > 0.3 and steps["prompt_rank_share"] < 0.5
     return composed(
         None
         if over is None
@@ -227,7 +226,7 @@ def _warnings(data: Mapping[str, Any]) -> Text:
         f"\n{percent(steps['prompt_time_share'])} of the time are passes with prompts, and those have prompts on "
         f"{percent(steps['prompt_rank_share'])} of the ranks; the others wait, because ranks step together. "
         "--compare shows whether other chunks (max-batched-tokens) or servers for prompts (prefill-replicas) help."
-        if ranks_wait
+        if steps is not None and steps["prompt_time_share"] > 0.3 and steps["prompt_rank_share"] < 0.5
         else None,
         style="yellow",
     )
