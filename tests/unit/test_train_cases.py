@@ -207,9 +207,9 @@ def test_repeats_are_found() -> None:
     cases = [case(id="a"), case(id="b", measured={"tokens_per_s_per_chip": 11000.0})]
     ready, _ = prepare_training(Resolver(), cases)
     assert ready is not None
-    pairs, median, _ = repeat_spread(ready)
-    assert pairs == 1
-    assert median == pytest.approx(0.1)
+    found = repeat_spread(ready)
+    assert found["pairs"] == 1
+    assert found["median"] == pytest.approx(0.1)
 
 
 def test_bad_line_of_kind_train_says_what_is_missing() -> None:

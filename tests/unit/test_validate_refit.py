@@ -216,7 +216,7 @@ def test_an_effect_that_is_there_costs_accuracy_when_switched_off(planted: list[
     names = ("nothing", "eager floor", "fitted kernels")
     rows = ablation(case_set(planted), effects=names, processes=1)
     assert [row.name for row in rows] == list(names)
-    errors = [row.stats("tpot_s").median_abs_error for row in rows]
+    errors = [row.metrics["tpot_s"].median_abs_error for row in rows]
     assert errors[0] < 0.01 < errors[1] < errors[2]
     assert rows[1].fold.numbers.eager_s_per_layer == 0.0
     assert "| eager floor | all passes in CUDA graphs |" in ablation_markdown(rows)

@@ -35,7 +35,7 @@ from rackline.units import format_percent, format_seconds, format_usd
 with late:
     from rackline import arch
     from rackline.bands import bands
-    from rackline.report import memory_report, train_report
+    from rackline.report import exports, memory_report, train_report
     from rackline.search import changes as search_changes, train as search_train, train_space
     from rackline.training import (
         practice,
@@ -319,7 +319,7 @@ def _write_trace(answer: Answered, path: Path, _: str) -> None:
     if timeline is None:
         raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
     title = f"{plan.system.model.name}, {plan.best[0].layout.label()}"
-    write_text(path, json.dumps(train_report.schedule_trace(timeline, title)), what="trace")
+    write_text(path, json.dumps(exports.schedule_trace(timeline, title)), what="trace")
 
 
 @asks(

@@ -20,6 +20,7 @@ from rackline.fitting.solver import (
     Parameter,
     Values,
     fit,
+    grouped,
     half_of_families,
     leave_out,
     median_and_p90,
@@ -457,9 +458,7 @@ def _group(table: Measurements, chip: Chip) -> Group:
 
 def fit_types(groups: Sequence[Group], outliers: frozenset[tuple[str, str, str, str]]) -> dict[str, ClassFit]:
     """Fit each data type; bf16 first, whose launch overhead the quantised products share."""
-    by_type: dict[str, list[Group]] = {}
-    for group in groups:
-        by_type.setdefault(group.work.dtype, []).append(group)
+    by_type = grouped(groups, lambda group: group.work.dtype)
     fits: dict[str, ClassFit] = {}
     for dtype in sorted(by_type, key=lambda name: (name != LAUNCH_TYPE, name)):
         members = by_type[dtype]

@@ -28,7 +28,7 @@ from rackline.fitting.fit import (
     older_of,
     seconds,
 )
-from rackline.fitting.solver import Errors, Values, older_fits
+from rackline.fitting.solver import Errors, Values, grouped, older_fits
 from rackline.fitting.tables import FORMATS, Array, Measurements
 from rackline.hardware import Chip
 from rackline.processes import mapped
@@ -85,9 +85,7 @@ def calibrate(
     Returns:
         Fits, errors, rejections and disagreements.
     """
-    by_class: dict[str, list[Measurements]] = {}
-    for table in tables:
-        by_class.setdefault(FORMATS[table.table].fits[0], []).append(table)
+    by_class = grouped(tables, lambda table: FORMATS[table.table].fits[0])
     shared = (by_class, dict(chips), dict(links), tuple(in_network), dict(scale_out or {}))
     results = dict(mapped(_fitter, shared, list(by_class), processes, done))
     classes = [r for r in results.values() if isinstance(r, ClassResult)]

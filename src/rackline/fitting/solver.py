@@ -9,7 +9,7 @@ its logit. A parameter that no case depends on stays at its prior. State is pass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -30,6 +30,8 @@ _ROBUST: Mapping[Loss, tuple[bool, bool]] = {
 }
 """Loss → whether SciPy's loss of all residuals is robust, and whether that of the cases is made so."""
 Done = Callable[[str, int, int], None]
+Row = TypeVar("Row")
+Key = TypeVar("Key", bound=Hashable)
 Held = TypeVar("Held")
 Fitted = TypeVar("Fitted")
 Scored = TypeVar("Scored")
@@ -250,6 +252,14 @@ def leave_out(
         yield LeftOut(name=name, held=held, fitted=found, scored=scored(found, held))
         if done is not None:
             done(name, number, len(groups))
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """Rows by their key, in order of first appearance."""
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def groups_of(keys: Iterable[str]) -> dict[str, Array]:

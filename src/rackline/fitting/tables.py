@@ -20,6 +20,7 @@ from rackline.catalog import release_numbers, version_key
 from rackline.errors import InputError, nearest_name
 from rackline.files import read_lines
 from rackline.fitting.kernel_tables import is_rocm, names_operations, rocm_header, rocm_row, spelled_rows
+from rackline.fitting.solver import grouped
 
 Array = npt.NDArray[np.float64]
 
@@ -286,11 +287,13 @@ def read_tables(paths: Iterable[str | Path], chips: Sequence[str], held: Collect
         raise InputError(what="operation tables", given=[str(p) for p in paths], allowed="at least one row to fit")
     out: list[Measurements] = []
     for form in TABLES:
-        groups: dict[tuple[str, ...], list[_Row]] = {}
         places = {form.sizes.index(name): bounds for name, bounds in form.fitted.items()}
-        for row in rows.get(form.name, []):
-            if all(least <= row.sizes[place] <= most for place, (least, most) in places.items()):
-                groups.setdefault(row.group, []).append(row)
+        kept = [
+            row
+            for row in rows.get(form.name, [])
+            if all(least <= row.sizes[place] <= most for place, (least, most) in places.items())
+        ]
+        groups = grouped(kept, lambda row: row.group)
         out += [_group(form, group, members) for group, members in sorted(groups.items())]
     return out
 
@@ -405,9 +408,7 @@ def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measu
     """
     given = len(rows)
     rows = _of_main_kernels(form, rows)
-    versions: dict[str, list[_Row]] = {}
-    for row in rows:
-        versions.setdefault(row.version, []).append(row)
+    versions = grouped(rows, lambda row: row.version)
     # commits have no order: they count where there is nothing else
     latest = max(versions, key=lambda version: (bool(release_numbers(version)), version_key(version)))
     kept = versions.pop(latest)

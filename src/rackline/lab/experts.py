@@ -86,13 +86,19 @@ def _swap(x: jax.Array, axis: str | tuple[str, ...]) -> jax.Array:
     return jax.lax.all_to_all(x, axis, split_axis=0, concat_axis=0, tiled=True)
 
 
+def _sent(
+    wanted: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array, axis: str | tuple[str, ...]
+) -> tuple[jax.Array, ...]:
+    """Tokens at the ranks of an axis that want them, whether each is there, their experts and their gates."""
+    block = jnp.where(wanted[..., None], x[None], 0.0)
+    ids, shares = (jnp.broadcast_to(one, (wanted.shape[0], *one.shape)) for one in (chosen, gates))
+    return tuple(_swap(part, axis) for part in (block, wanted, ids, shares))
+
+
 def _direct(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array) -> tuple[jax.Array, ...]:
     """Dispatch to each chip with one of a token's experts, and combine."""
     wanted = jnp.any(chosen[None] // LOCAL == jnp.arange(RANKS)[:, None, None], axis=-1)  # (ranks, tokens)
-    block = _swap(jnp.where(wanted[..., None], x[None], 0.0), _EVERYWHERE)
-    theirs = _swap(wanted, _EVERYWHERE)
-    ids = _swap(jnp.broadcast_to(chosen, (RANKS, *chosen.shape)), _EVERYWHERE)
-    shares = _swap(jnp.broadcast_to(gates, (RANKS, *gates.shape)), _EVERYWHERE)
+    block, theirs, ids, shares = _sent(wanted, x, chosen, gates, _EVERYWHERE)
     done = jnp.where(theirs[..., None], _local(weights, block, ids, shares), 0.0)
     returned = jnp.sum(_swap(theirs, _EVERYWHERE), axis=-1)  # what came back from each rank
     rack = jax.lax.axis_index("rack")
@@ -103,18 +109,12 @@ def _direct(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Arra
 def _forwarded(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array) -> tuple[jax.Array, ...]:
     """Once to each rack with one of a token's experts, then to the chips inside it; back the same way, added up."""
     to_rack = jnp.any(chosen[None] // (LOCAL * CHIPS) == jnp.arange(RACKS)[:, None, None], axis=-1)  # (racks, tokens)
-    arrived = _swap(jnp.where(to_rack[..., None], x[None], 0.0), "rack")  # (racks, tokens, width)
-    theirs = _swap(to_rack, "rack")
-    ids = _swap(jnp.broadcast_to(chosen, (RACKS, *chosen.shape)), "rack")
-    shares = _swap(jnp.broadcast_to(gates, (RACKS, *gates.shape)), "rack")
+    arrived, theirs, ids, shares = _sent(to_rack, x, chosen, gates, "rack")  # arrived: (racks, tokens, width)
     rack = jax.lax.axis_index("rack")
     chips = rack * CHIPS + jnp.arange(CHIPS)
     wanted = jnp.any(ids[None] // LOCAL == chips[:, None, None, None], axis=-1) & theirs[None]  # (chips, racks, tokens)
-    block = _swap(jnp.where(wanted[..., None], arrived[None], 0.0), "chip")
-    here = _swap(wanted, "chip")
-    inner_ids = _swap(jnp.broadcast_to(ids, (CHIPS, *ids.shape)), "chip")
-    inner_shares = _swap(jnp.broadcast_to(shares, (CHIPS, *shares.shape)), "chip")
-    done = jnp.where(here[..., None], _local(weights, block, inner_ids, inner_shares), 0.0)
+    block, here, ids, shares = _sent(wanted, arrived, ids, shares, "chip")
+    done = jnp.where(here[..., None], _local(weights, block, ids, shares), 0.0)
     inside = jnp.sum(_swap(done, "chip"), axis=0)  # (racks, tokens, width)
     outputs = jnp.sum(_swap(inside, "rack"), axis=0)
     crossed = jnp.sum(jnp.where(jnp.arange(RACKS) == rack, 0, jnp.sum(to_rack, axis=-1)))

@@ -25,18 +25,15 @@ from rackline.lab.transformer import (
     Layer,
     Params,
     Shape,
-    Tokens,
     attention_block,
     compiled_cost,
     ffn_block,
-    fit,
     init,
     largest_difference,
     next_token_loss,
     norm,
-    prose_tokens,
+    prose_loss,
     shortest_s,
-    windows,
 )
 
 Halves = tuple[jax.Array, jax.Array]
@@ -218,16 +215,8 @@ def _batch_loss(stack: Stack, shape: Shape) -> Callable[..., jax.Array]:
 
 def train(stack: Stack, shape: Shape, seed: int, steps: int, batch_size: int = BATCH_SIZE) -> float:
     """Loss on text that was not seen, after some steps of Adam on the project's prose [nats per token]."""
-    text, held_out = prose_tokens()
-    random = np.random.default_rng(seed)
-    loss = _batch_loss(stack, shape)
-
-    def batch(number: int) -> tuple[Tokens]:
-        return (windows(text, random, batch_size, TOKENS + 1),)
-
-    params = fit(init(jax.random.key(seed), shape), loss, batch, steps)
-    unseen = windows(held_out, np.random.default_rng(0), 64, TOKENS + 1)
-    return float(jax.jit(loss)(params, jnp.asarray(unseen)))
+    params = init(jax.random.key(seed), shape)
+    return prose_loss(params, _batch_loss(stack, shape), seed, steps, batch_size, TOKENS + 1)
 
 
 def gradients_s(stacks: Sequence[Stack], shape: Shape, repeats: int = 4) -> list[float]:

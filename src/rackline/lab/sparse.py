@@ -26,7 +26,6 @@ from rackline.lab.transformer import (
     Attend,
     Params,
     Shape,
-    Tokens,
     attention_block,
     causal_attention,
     ffn_block,
@@ -34,10 +33,9 @@ from rackline.lab.transformer import (
     init,
     next_token_loss,
     norm,
-    prose_tokens,
+    prose_loss,
     recall_task,
     shortest_s,
-    windows,
 )
 
 HEAD_DIM, BLOCKS = 64, 4
@@ -182,16 +180,7 @@ def _text(attend: Attend) -> Callable[..., jax.Array]:
 
 def text_loss(attend: Attend, seed: int, steps: int, length: int = 128) -> float:
     """Loss on prose that was not seen, after training [nats per token]."""
-    text, held_out = prose_tokens()
-    random = np.random.default_rng(seed)
-    loss = _text(attend)
-
-    def batch(number: int) -> tuple[Tokens]:
-        return (windows(text, random, 16, length + 1),)
-
-    params = fit(make_params(seed, TEXT), loss, batch, steps)
-    unseen = windows(held_out, np.random.default_rng(0), 64, length + 1)
-    return float(jax.jit(loss)(params, jnp.asarray(unseen)))
+    return prose_loss(make_params(seed, TEXT), _text(attend), seed, steps, 16, length + 1)
 
 
 def run(setup: Setup) -> Experiment:

@@ -276,6 +276,21 @@ def windows(text: Tokens, random: np.random.Generator, number: int, length: int)
     return text[starts[:, None] + np.arange(length)]
 
 
+def prose_loss(params: Any, loss: Callable[..., jax.Array], seed: int, steps: int, number: int, length: int) -> float:
+    """Loss on prose that was not seen, after some steps of Adam on the rest [nats per token].
+
+    Args:
+        params, loss, steps: as of `fit`.
+        seed: of the pieces that are trained on.
+        number, length: of the pieces of a step.
+    """
+    text, held_out = prose_tokens()
+    random = np.random.default_rng(seed)
+    fitted = fit(params, loss, lambda step: (windows(text, random, number, length),), steps)
+    unseen = windows(held_out, np.random.default_rng(0), 64, length)
+    return float(jax.jit(loss)(fitted, jnp.asarray(unseen)))
+
+
 def recall_task(
     random: np.random.Generator, number: int, pairs: int, queries: int, symbols: int
 ) -> tuple[Tokens, NDArray[np.float32]]:

@@ -91,8 +91,7 @@ def title(plan: Plan) -> str:
 
 
 def _replicas(layout: Layout, on: str = "") -> str:
-    count, chips = layout.dp, layout.chips_per_replica
-    return f"{count} replica{'s' if count > 1 else ''} of {_chips_of(chips)}{on}"
+    return f"{layout.dp} replica{'s' if layout.dp > 1 else ''} of {_chips_of(layout.chips_per_replica)}{on}"
 
 
 def _chips_of(count: int) -> str:
@@ -271,10 +270,10 @@ def bands_sheet(
 def against(plan: Plan, choice: Choice, name: str) -> Text:
     """The mean of a limited latency, tpot_s or ttft_s, and how much of its limit the limited one takes."""
     mean = Text(format_seconds(choice.latency_s(name, None)), style="bold")
-    known = next(((limit, at) for one, limit, at in plan.demand.limits.latencies() if one == name), None)
-    if known is None:
+    known = {one: (limit, place) for one, limit, place in plan.demand.limits.latencies()}
+    if name not in known:
         return mean
-    limit, place = known
+    limit, place = known[name]
     at = "" if place is None or choice.sustained is None else f"p{place:g} "
     return composed(mean, (f"  ({at}{percent(share(choice.latency_s(name, place), limit))} of the limit)", "dim"))
 
@@ -399,11 +398,11 @@ def nothing_panel(plan: Plan, misfit: Misfit | None = None) -> Group:
 
 def fleet_report(fleet: Fleet) -> Sheet[Any]:
     """One row a quantity."""
-    users = fleet.interactive
+    users, paid_more = fleet.interactive, fleet.billed_chips > fleet.num_chips
     rows: list[tuple[str, str | None]] = [
         ("rate that must be reached", f"{format_count(fleet.traffic.capacity_tokens_per_s)} tokens/s"),
         ("copies of the deployment", f"{fleet.copies:,} of {format_count(fleet.copy_tokens_per_s)} tokens/s"),
-        ("chips", f"{fleet.num_chips:,}{_paid(fleet)}"),
+        ("chips", f"{fleet.num_chips:,}" + (f", {fleet.billed_chips:,} paid" if paid_more else "")),
         ("racks", f"{fleet.num_racks:,}"),
         ("power of the site", _power(fleet)),
         (
@@ -443,10 +442,6 @@ def users_of_fleet(users: Interactive) -> str:
     think_s = users.population.think_s
     pause = f"{format_seconds(think_s)} think time" if think_s else "no think time"
     return f"{users.population.users:,.0f} users, {pause}"
-
-
-def _paid(fleet: Fleet) -> str:
-    return f", {fleet.billed_chips:,} paid" if fleet.billed_chips > fleet.num_chips else ""
 
 
 def _rent(fleet: Fleet) -> str:
@@ -491,10 +486,10 @@ def _fleet_line(fleet: Fleet) -> str:
     """Copies, chips and dollars of the traffic that was asked for."""
     copies = f"{fleet.copies:,} cop{'y' if fleet.copies == 1 else 'ies'} of what follows"
     text = f"{asked_of_fleet(fleet)}: {copies}, {_chips_of(fleet.billed_chips)} paid"
-    if fleet.usd_per_month is None or fleet.usd_per_mtok_output_all_in is None:
+    month, each = fleet.usd_per_month, fleet.usd_per_mtok_output_all_in
+    if month is None or each is None:
         return text
-    usd = f"{format_usd(fleet.usd_per_month)} a month"
-    return f"{text}, {usd}; {format_usd(fleet.usd_per_mtok_output_all_in)} per M output tokens, idle hours paid"
+    return f"{text}, {format_usd(month)} a month; {format_usd(each)} per M output tokens, idle hours paid"
 
 
 def fleet_summary(fleet: Fleet | None) -> str:

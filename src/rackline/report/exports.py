@@ -21,6 +21,7 @@ from rackline.search.launch_commands import LaunchCommand, Start
 
 if TYPE_CHECKING:
     from rackline.simulation import Result
+    from rackline.training.schedules import Timeline
 
 
 def frame(rows: Iterable[Any] | Mapping[str, Any]) -> Any:
@@ -165,6 +166,27 @@ def chrome_trace_of_run(result: Result) -> dict[str, Any]:
             said = {"decoding": record.sequences, "prompt_tokens": record.prompt_tokens}
             events.append(trace_event(name, replica, 1, record.start_s, record.duration_s, args=said))
             events.append(trace_event("decoding", replica, None, record.start_s, args={"sequences": record.sequences}))
+    return trace(events)
+
+
+SLOT_NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
+"""Operation of a slot of a pipeline's schedule → what it is called."""
+
+
+def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
+    """The timeline of a pipeline: a thread per stage, slots as complete events, activations held as a counter."""
+    events = [trace_name("process_name", 1, 0, title)]
+    for device, slots in enumerate(timeline.of_device):
+        events.append(trace_name("thread_name", 1, device, f"stage {device}"))
+        for event in slots:
+            slot, lasted = event.slot, event.end - event.start
+            said = {"micro_batch": slot.micro_batch, "chunk": slot.chunk}
+            name = f"{slot.op}{slot.micro_batch}"
+            events.append(trace_event(name, 1, device, event.start, lasted, cat=SLOT_NAMES[slot.op], args=said))
+        events += [
+            trace_event(f"activations of stage {device}", 1, None, time, args={"micro-batches": held})
+            for time, held in timeline.in_flight(device, 0.0)
+        ]
     return trace(events)
 
 

@@ -490,12 +490,7 @@ def _panels(
         if of_fleet:
             layers = [{"transform": [{"filter": f"datum.{_TIME.field} <= {NOW}"}], "layer": layers}]
         if is_last and wanted:
-            layers.append(
-                {
-                    "data": {"values": [{measure.field: wanted[0]}]},
-                    "mark": {"type": "rule", "style": "limit"},
-                    "encoding": {"y": {"field": measure.field, "type": "quantitative"}},
-                }
-            )
+            place = {"y": {"field": measure.field, "type": "quantitative"}}
+            layers.append(marked([{measure.field: wanted[0]}], place, type="rule", style="limit"))
         panels.append(_panel(height, rows, layers))
     return panels

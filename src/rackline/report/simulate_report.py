@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.column import Column, Sheet
+from rackline.report.column import Column, Sheet, spaced
 from rackline.report.memory_report import memory_sheet, misfit_report
-from rackline.report.wording import Box, Prose, memory_share, percent, short_count, written
+from rackline.report.wording import Box, Prose, composed, memory_share, percent, short_count, written
 from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
 from rackline.units import format_count, format_seconds, format_usd
@@ -41,34 +41,19 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         title: description of the deployment.
         elapsed_s: wall time of the simulation [s].
     """
-    body = Text()
-    body.append(f"{data['finished']:,} of {data['requests']:,} requests", style="bold green")
-    body.append(f" in {format_seconds(data['makespan_s'])} of simulated time")
-    if data["interrupted"]:
-        body.append("\ninterrupted: what follows is what was simulated so far", style="bold yellow")
-    if data["refused"]:
-        share = percent(data["refused"] / data["requests"])
-        body.append(f"\n{data['refused']:,} requests ({share}) were refused", style="yellow")
-    if data["skipped"]:
-        body.append(f"\n{data['skipped']:,} requests were left out", style="yellow")
-    body.append(
+    refused, skipped = data["refused"], data["skipped"]
+    body = composed(
+        (f"{data['finished']:,} of {data['requests']:,} requests", "bold green"),
+        f" in {format_seconds(data['makespan_s'])} of simulated time",
+        ("\ninterrupted: what follows is what was simulated so far", "bold yellow") if data["interrupted"] else None,
+        (f"\n{refused:,} requests ({percent(refused / data['requests'])}) were refused", "yellow") if refused else None,
+        (f"\n{skipped:,} requests were left out", "yellow") if skipped else None,
         f"\n{format_count(data['output_tokens_per_s'])} output tokens/s, "
-        f"{format_count(data['input_tokens_per_s'])} prompt tokens/s, {written(data['requests_per_s'])} requests/s"
+        f"{format_count(data['input_tokens_per_s'])} prompt tokens/s, {written(data['requests_per_s'])} requests/s",
+        _prices(data),
+        _limits(data),
+        _warnings(data),
     )
-    if "usd_per_mtok_input" in data:
-        given, made, all_in = (
-            format_usd(data[f"usd_per_mtok_{name}"]) for name in ("input", "output", "output_all_in")
-        )
-        body.append(f"\n{given} per M input tokens, {made} per M output tokens ({all_in} all-in)")
-    if "slo" in data:
-        kept = data["meets_slo"]
-        body.append(f"\n{'keeps' if kept else 'breaks'} the limits", style="bold green" if kept else "bold red")
-        body.append(
-            f" at p{data['slo']['percentile']:g}; {percent(data['slo_attainment'])} of requests are within them, "
-            f"{written(data['goodput_requests_per_s'])} requests/s"
-        )
-    _append_warnings(body, data)
-
     rows = [{"latency": label, **data[key], "p99_interval": _ends(data[key])} for key, label in _LATENCIES.items()]
     table = Sheet(
         "latency",
@@ -76,7 +61,7 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         rows,
         title="latency",
     )
-    parts: list[RenderableType] = [
+    return Group(
         Box(body, title),
         Text(""),
         table,
@@ -88,8 +73,26 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         _occupancy(data),
         *_adapters(data),
         Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
-    ]
-    return Group(*parts)
+    )
+
+
+def _prices(data: Mapping[str, Any]) -> str:
+    """What tokens cost; empty where no chip has a price."""
+    if "usd_per_mtok_input" not in data:
+        return ""
+    given, made, all_in = (format_usd(data[f"usd_per_mtok_{name}"]) for name in ("input", "output", "output_all_in"))
+    return f"\n{given} per M input tokens, {made} per M output tokens ({all_in} all-in)"
+
+
+def _limits(data: Mapping[str, Any]) -> Text | None:
+    """Whether the limits are kept, and by how many requests; None without limits."""
+    if "slo" not in data:
+        return None
+    return composed(
+        ("\nkeeps the limits", "bold green") if data["meets_slo"] else ("\nbreaks the limits", "bold red"),
+        f" at p{data['slo']['percentile']:g}; {percent(data['slo_attainment'])} of requests are within them, "
+        f"{written(data['goodput_requests_per_s'])} requests/s",
+    )
 
 
 def _spread_columns() -> list[Column[Any]]:
@@ -212,38 +215,38 @@ def frontend_lines(data: Mapping[str, Any]) -> list[RenderableType]:
     return lines
 
 
-def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
+def _warnings(data: Mapping[str, Any]) -> Text:
     """What makes the latencies below say more of the run's length, or of ranks that wait, than of the chips."""
     over, steps = data["overload"], data["lockstep"]
-    if over is not None:
-        body.append(
-            f"\n{written(over['arrived_per_s'])} requests/s came and {written(over['started_per_s'])} could start; "
-            f"{over['waiting']:,} waited when the last one came. The longer such a run, the longer the waits.",
-            style="yellow",
-        )
-    if steps is not None and steps["prompt_time_share"] > 0.3 and steps["prompt_rank_share"] < 0.5:
-        body.append(
-            f"\n{percent(steps['prompt_time_share'])} of the time are passes with prompts, and those have prompts on "
-            f"{percent(steps['prompt_rank_share'])} of the ranks; the others wait, because ranks step together. "
-            "--compare shows whether other chunks (max-batched-tokens) or servers for prompts (prefill-replicas) help.",
-            style="yellow",
-        )
+    return composed(
+        None
+        if over is None
+        else f"\n{written(over['arrived_per_s'])} requests/s came and {written(over['started_per_s'])} could start; "
+        f"{over['waiting']:,} waited when the last one came. The longer such a run, the longer the waits.",
+        f"\n{percent(steps['prompt_time_share'])} of the time are passes with prompts, and those have prompts on "
+        f"{percent(steps['prompt_rank_share'])} of the ranks; the others wait, because ranks step together. "
+        "--compare shows whether other chunks (max-batched-tokens) or servers for prompts (prefill-replicas) help."
+        if steps is not None and steps["prompt_time_share"] > 0.3 and steps["prompt_rank_share"] < 0.5
+        else None,
+        style="yellow",
+    )
 
 
 def _occupancy(data: Mapping[str, Any]) -> Prose:
-    text = Text()
-    text.append(
-        f"busy {percent(data['busy_share'])} of the time; {written(data['decoding_sequences'])} sequences decode and "
-        f"{percent(data['kv_share'])} of the KV blocks are in use, on average"
-    )
-    if data["preemptions"]:
-        text.append(f"\n{data['preemptions']:,} preemptions", style="yellow")
+    cached = ""
     if data["cache_hit_share"]:
         tiers = ", ".join(percent(share) for share in data["cache_hit_share_by_tier"])
-        text.append(f"\n{percent(data['cache_hit_share'])} of prompt tokens came from the cache (by tier: {tiers})")
+        cached = f"\n{percent(data['cache_hit_share'])} of prompt tokens came from the cache (by tier: {tiers})"
         if data["cache_hit_share_unlimited"] is not None:
-            text.append(f"; earlier prompts and answers hold {percent(data['cache_hit_share_unlimited'])}")
-    return Prose(text)
+            cached += f"; earlier prompts and answers hold {percent(data['cache_hit_share_unlimited'])}"
+    return Prose(
+        composed(
+            f"busy {percent(data['busy_share'])} of the time; {written(data['decoding_sequences'])} sequences decode "
+            f"and {percent(data['kv_share'])} of the KV blocks are in use, on average",
+            (f"\n{data['preemptions']:,} preemptions", "yellow") if data["preemptions"] else None,
+            cached,
+        )
+    )
 
 
 def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Sheet[Any]:
@@ -281,16 +284,15 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Sheet[Any]:
 
 def rate_capacity_report(found: RateCapacity) -> Group:
     """The highest rate that meets the limits."""
-    body = Text()
+    body = composed(("No rate meets the limits. ", "bold red"), found.reason)
     if found.rate_per_s > 0:
-        body.append(f"{written(found.rate_per_s)} requests/s", style="bold green")
         low, high = ("?" if math.isnan(end) else written(end) for end in (found.rate_low, found.rate_high))
-        body.append(f" meet the limits at p{found.slo.percentile:g} (95 % interval {low} to {high})")
-        if found.broken_per_s is not None:
-            body.append(f"; {written(found.broken_per_s)} requests/s do not ({found.reason})", style="dim")
-    else:
-        body.append("No rate meets the limits. ", style="bold red")
-        body.append(found.reason)
+        broken = "" if found.broken_per_s is None else f"; {written(found.broken_per_s)} requests/s do not"
+        body = composed(
+            (f"{written(found.rate_per_s)} requests/s", "bold green"),
+            f" meet the limits at p{found.slo.percentile:g} (95 % interval {low} to {high})",
+            (f"{broken} ({found.reason})", "dim") if broken else None,
+        )
     latencies = (("ttft_s", "ttft"), ("tpot_s", "tpot"), ("e2e_s", "whole request"))
 
     def tried(key: str, title: str) -> Column[Any]:
@@ -325,33 +327,26 @@ def capacity_report(
     asked = f"context {short_count(capacity.context_len)}"
     if capacity.concurrency is not None:
         asked += f", {capacity.concurrency:,} requests at once"
-    body = Text()
     fitting = capacity.fitting
     if fitting:
-        first = fitting[0]
-        body.append(f"{first.total_concurrency:,} requests", style="bold green")
-        body.append(f" of {short_count(capacity.context_len)} tokens at once on {num_chips} chips with ")
-        body.append(first.layout.label(), style="bold")
-        body.append(f"\n{len(fitting)} of {len(capacity.rows)} layouts hold what was asked")
+        body = composed(
+            (f"{fitting[0].total_concurrency:,} requests", "bold green"),
+            f" of {short_count(capacity.context_len)} tokens at once on {num_chips} chips with ",
+            (fitting[0].layout.label(), "bold"),
+            f"\n{len(fitting)} of {len(capacity.rows)} layouts hold what was asked",
+        )
     else:
-        body.append("Nothing fits. ", style="bold red")
-        body.append(nearest_reason(capacity))
-    parts: list[RenderableType] = [
-        Box(
-            body,
-            f"{capacity.model} on {capacity.cluster} ({num_chips} chip{'' if num_chips == 1 else 's'}), "
-            f"{capacity.precision.short()}",
-            f"{asked}, {memory_share(capacity.memory_fraction, capacity.fraction_of)}",
-            "none" if fitting else "red",
-        ),
-        Text(""),
-        _layouts(fitting or capacity.rows, holds=bool(fitting)),
-    ]
-    if misfit is not None:
-        parts += [Text(""), misfit_report(misfit)]
-    elif memory is not None:
-        parts += [Text(""), memory_sheet(memory)]
-    return Group(*parts)
+        body = composed(("Nothing fits. ", "bold red"), nearest_reason(capacity))
+    title = f"{capacity.model} on {capacity.cluster} ({num_chips} chip{'' if num_chips == 1 else 's'})"
+    room = memory_share(capacity.memory_fraction, capacity.fraction_of)
+    held = None if memory is None else memory_sheet(memory)
+    return spaced(
+        [
+            Box(body, f"{title}, {capacity.precision.short()}", f"{asked}, {room}", "none" if fitting else "red"),
+            _layouts(fitting or capacity.rows, holds=bool(fitting)),
+            held if misfit is None else misfit_report(misfit),
+        ]
+    )
 
 
 def nearest_reason(capacity: Capacity) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,11 +16,12 @@ from rackline.report.axes import (
     hovered,
     layered,
     linear_axis,
+    name_axis,
     nothing_figure,
     stacked_bars,
 )
 from rackline.report.column import Column, Predicted, Sheet, bars_sheet, spaced
-from rackline.report.exports import trace, trace_event, trace_name
+from rackline.report.exports import SLOT_NAMES
 from rackline.report.figure import Figure
 from rackline.report.memory_report import memory_figure, misfit_report, stages_sheet
 from rackline.report.terminal import band_bar, gantt_text, waits_text
@@ -29,32 +30,7 @@ from rackline.search.train import Straggling, TrainCandidate, TrainPlan, shares,
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_count, format_seconds, format_usd, format_watts
 
-NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
 _BAND = 16  # characters of the bar of a band
-
-
-def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
-    """The timeline as a Chrome trace: a thread per stage, slots as complete events, activations held as a counter."""
-    events = [trace_name("process_name", 1, 0, title)]
-    for device, slots in enumerate(timeline.of_device):
-        events.append(trace_name("thread_name", 1, device, f"stage {device}"))
-        events += [
-            trace_event(
-                f"{event.slot.op}{event.slot.micro_batch}",
-                1,
-                device,
-                event.start,
-                event.end - event.start,
-                cat=NAMES[event.slot.op],
-                args={"micro_batch": event.slot.micro_batch, "chunk": event.slot.chunk},
-            )
-            for event in slots
-        ]
-        events += [
-            trace_event(f"activations of stage {device}", 1, None, time, args={"micro-batches": held})
-            for time, held in timeline.in_flight(device, 0.0)
-        ]
-    return trace(events)
 
 
 LEAST_SHARE = 0.003
@@ -108,57 +84,73 @@ def _headline(plan: TrainPlan, bands: Sequence[Predicted]) -> Box:
         return Box(body, _title(plan), request, "red")
     best = plan.best[0]
     band = bands[0] if bands else None
-    low, high = (band.low / best.step_s, band.high / best.step_s) if band else (1.0, 1.0)
-    parts: list[str | Text | tuple[str, str]] = []
-    if best.days is not None:
-        parts.append((f"{written(best.days)} days", "bold green"))
-        if band is not None:
-            parts.append(f" ({written(low * best.days)} to {written(high * best.days)})")
-        if best.usd is not None:
-            parts.append((f" · {format_usd(best.usd)}", "bold green"))
-            if band is not None:
-                parts.append(f" ({format_usd(low * best.usd)} to {format_usd(high * best.usd)})")
-        kwh = "" if best.kwh is None else f" · {format_count(best.kwh)} kWh"
-        parts.append(f"{kwh} · goodput {percent(plan.reliability.goodput)}\n")
-    parts.append((f"{format_seconds(best.step_s)} a step", "bold green"))
-    if band is not None:
-        parts += [
-            f" · {format_seconds(band.low)} to {format_seconds(band.high)} ",
-            band_bar(band.low, best.step_s, band.high, width=_BAND),
-            (f" 90 % of measured runs ({band.group}, {band.num_cases} cases)", "dim"),
-        ]
-    parts.append(
-        f"\nMFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}"
-        f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most"
-    )
-    if plan.practice is not None:
-        parts.append(_tuned(plan, best, bands[1:]))
-    if best.power is not None:
-        how = "" if best.power.basis == "kernels" else f" ({best.power.basis})"
-        machine = f"{format_watts(best.power.wall_w)} with its machine · {written(best.joules_per_token or 0.0)} J"
-        parts.append(f"\n{format_watts(best.power.chip_w)} a chip{how}, {machine} a token")
-    parts.append((f"\n{layout_text(best)}", "bold"))
+    moved = ""
     if asked is not None and asked != job.global_batch_tokens:
         moved = f"from {asked / job.seq_len:,.6g} to {job.global_batch_sequences:,} sequences"
-        parts.append(f"\nbatch moved {moved}, which replicas can share")
-    return Box(composed(*parts), _title(plan), request, "green")
+    body = composed(
+        _whole_run(plan, best, band),
+        (f"{format_seconds(best.step_s)} a step", "bold green"),
+        None if band is None else _measured_steps(best, band),
+        f"\nMFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}"
+        f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most",
+        None if plan.practice is None else _tuned(best, bands[1:]),
+        _power(best),
+        (f"\n{layout_text(best)}", "bold"),
+        f"\nbatch moved {moved}, which replicas can share" if moved else None,
+    )
+    return Box(body, _title(plan), request, "green")
 
 
-def _tuned(plan: TrainPlan, best: TrainCandidate, bands: Sequence[Predicted]) -> Text:
+def _whole_run(plan: TrainPlan, best: TrainCandidate, band: Predicted | None) -> Text | None:
+    """Days, dollars and energy of all steps; None where the plan is of one step."""
+    if best.days is None:
+        return None
+
+    def within(value: float, write: Callable[[float], str]) -> str:
+        """What 90 % of measured runs take, of a quantity that grows with the time of a step."""
+        each = value / best.step_s
+        return "" if band is None else f" ({write(each * band.low)} to {write(each * band.high)})"
+
+    kwh = "" if best.kwh is None else f" · {format_count(best.kwh)} kWh"
+    return composed(
+        (f"{written(best.days)} days", "bold green"),
+        within(best.days, written),
+        None if best.usd is None else (f" · {format_usd(best.usd)}", "bold green"),
+        None if best.usd is None else within(best.usd, format_usd),
+        f"{kwh} · goodput {percent(plan.reliability.goodput)}\n",
+    )
+
+
+def _measured_steps(best: TrainCandidate, band: Predicted) -> Text:
+    bar = band_bar(band.low, best.step_s, band.high, width=_BAND)
+    said = f" 90 % of measured runs ({band.group}, {band.num_cases} cases)"
+    return composed(f" · {format_seconds(band.low)} to {format_seconds(band.high)} ", bar, (said, "dim"))
+
+
+def _power(best: TrainCandidate) -> str:
+    """Power and energy; empty where nothing is known of the power of the chip."""
+    if best.power is None:
+        return ""
+    how = "" if best.power.basis == "kernels" else f" ({best.power.basis})"
+    machine = f"{format_watts(best.power.wall_w)} with its machine · {written(best.joules_per_token or 0.0)} J"
+    return f"\n{format_watts(best.power.chip_w)} a chip{how}, {machine} a token"
+
+
+def _tuned(best: TrainCandidate, bands: Sequence[Predicted]) -> Text:
     """The same run at the pace of tuned steps, which `--pace tuned` puts first."""
     share_of = best.tuned_s / best.step_s
-    text = Text(f"\ntuned as benchmarks of frameworks are: {format_seconds(best.tuned_s)} a step, ")
-    text.append(f"MFU {percent(best.mfu / share_of)}")
-    if best.days is not None:
-        text.append(f", {written(share_of * best.days)} days")
-    if best.usd is not None:
-        text.append(f", {format_usd(share_of * best.usd)}")
-    text.append(" (--pace tuned)", style="dim")
-    if bands:
-        one = bands[0]
-        text.append(f" · {format_seconds(one.low)} to {format_seconds(one.high)} a step in 90 % of ", style="dim")
-        text.append(f"{one.num_cases} benchmarks", style="dim")
-    return text
+    measured = (
+        f" · {format_seconds(one.low)} to {format_seconds(one.high)} a step in 90 % of {one.num_cases} benchmarks"
+        for one in bands[:1]
+    )
+    return composed(
+        f"\ntuned as benchmarks of frameworks are: {format_seconds(best.tuned_s)} a step, ",
+        f"MFU {percent(best.mfu / share_of)}",
+        None if best.days is None else f", {written(share_of * best.days)} days",
+        None if best.usd is None else f", {format_usd(share_of * best.usd)}",
+        (" (--pace tuned)", "dim"),
+        *((text, "dim") for text in measured),
+    )
 
 
 def layout_text(one: TrainCandidate) -> str:
@@ -213,17 +205,13 @@ def _memory(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
 
 
 def _levels(best: TrainCandidate) -> Sheet[Any]:
-    return Sheet(
-        "levels",
-        [
-            Column("group", "group"),
-            Column("size", "ranks", "whole"),
-            Column("inside_domain", "in one domain", "whole"),
-            Column("level", "level"),
-        ],
-        best.levels,
-        title="which level each group works on",
-    )
+    columns: list[Column[Any]] = [
+        Column("group", "group"),
+        Column("size", "ranks", "whole"),
+        Column("inside_domain", "in one domain", "whole"),
+        Column("level", "level"),
+    ]
+    return Sheet("levels", columns, best.levels, title="which level each group works on")
 
 
 def _reliability(plan: TrainPlan) -> Prose:
@@ -326,7 +314,7 @@ def pipeline_figure(
     rows: list[Row] = [
         {
             "stage": event.device,
-            "op": NAMES[event.slot.op],
+            "op": SLOT_NAMES[event.slot.op],
             "micro_batch": event.slot.micro_batch,
             "chunk": event.slot.chunk,
             "start_s": event.start,
@@ -340,9 +328,8 @@ def pipeline_figure(
         rows += [{"stage": stage, **later} for stage in range(timeline.num_devices)]
         end_s += seconds
     start = Measure(field="start_s", title="time in the step", kind="seconds")
-    end = Measure(field="end_s", title="until", kind="seconds")
     chunks = sorted({row["chunk"] for row in rows})
-    used = [name for name in (*NAMES.values(), *(tail or {})) if any(row["op"] == name for row in rows)]
+    used = [name for name in (*SLOT_NAMES.values(), *(tail or {})) if any(row["op"] == name for row in rows)]
     encoding: Layer = {
         "x": linear_axis(start, [row["end_s"] for row in rows], margin=0.0),
         "x2": {"field": "end_s"},
@@ -362,7 +349,7 @@ def pipeline_figure(
         Measure(field="micro_batch", title="micro-batch", kind="count"),
         Measure(field="chunk", title="chunk", kind="count"),
         start,
-        end,
+        Measure(field="end_s", title="until", kind="seconds"),
     ]
     bubble = waits_text(timeline, bubble_fraction)
     cut = f"; the first {len(events):,} of {len(timeline.events):,} slots" if len(events) < len(timeline.events) else ""
@@ -428,8 +415,7 @@ def mfu_figure(plan: TrainPlan) -> Figure:
     rows.append({"part": "MFU (causal)", "from": 0.0, "to": left, "share": left})
     x = linear_axis(Measure(field="from", title="share of the peak", kind="share"), [0.0, 1.0], margin=0.0)
     names = [row["part"] for row in rows]
-    y: Layer = {"field": "part", "type": "nominal", "sort": names, "title": None, "scale": {"paddingInner": 0.25}}
-    y["axis"] = {"labelLimit": 260, "ticks": False, "domain": False}
+    y = name_axis("part", names, axis={"labelLimit": 260, "domain": False}, paddingInner=0.25)
     place: Layer = {"x": x, "x2": {"field": "to"}, "y": y}
     shown = [Measure(field="part", title="part"), Measure(field="share", title="share of the peak", kind="share")]
     ends = [{**row, "text": percent(row["share"])} for row in rows]
@@ -485,8 +471,7 @@ def pipeline_of_plan(plan: TrainPlan) -> Figure:
     """What the stages of the fastest run do over time, with the exchange of gradients and the update at the end."""
     if not plan.best:
         return nothing_figure(f"{_name(plan)}: timeline of a step", plan.reason)
-    best = plan.best[0]
-    timeline = timeline_of(plan, best)
+    best, timeline = plan.best[0], timeline_of(plan, plan.best[0])
     return pipeline_figure(
         timeline,
         title=f"{_name(plan)}: {layout_text(best)}",

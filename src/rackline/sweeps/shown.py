@@ -24,10 +24,12 @@ from rackline.report.axes import (
     limit,
     linear_axis,
     log_axis,
+    name_axis,
     nothing_figure,
 )
 from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
+from rackline.report.wording import composed
 from rackline.sweeps.file import Sense
 
 with late:
@@ -85,6 +87,11 @@ class Shown:
     tornado: tuple[sensitivity.Effect, ...]
     crossovers: read.Crossovers | None
 
+    @property
+    def objective(self) -> str:
+        """The first objective."""
+        return next(iter(self.objectives))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queried:
@@ -99,6 +106,7 @@ class Queried:
     values: tuple[tuple[str | float | bool | None, ...], ...]
 
 
+_MOST_REASONS = 5
 _CHOSEN = ("layout", "batch")  # what a rule or a group chooses
 
 
@@ -152,42 +160,35 @@ def shown_report(found: Shown, most: int) -> RenderableType:
         most: rows of each table [count].
     """
     wanted = ", ".join(f"{name} ({sense})" for name, sense in found.objectives.items())
-    parts: list[RenderableType] = [_head(found)]
     if not found.feasible_rows:
-        return spaced([*parts, Text("nothing is feasible", style="yellow"), _binding(found)])
-    columns = (*found.quantities, *_CHOSEN, *found.objectives)
-    parts.append(rows_table(found.front, f"Pareto front of {wanted}", most, columns))
-    if found.by:
-        first = next(iter(found.objectives))
-        parts.append(
-            rows_table(found.best, f"best {first} for each {', '.join(found.by)}", most, (*found.by, *columns))
-        )
-    parts.append(_binding(found))
-    if found.sensitivities:
-        parts.append(_sensitivities(found))
-    if found.tornado:
-        parts.append(_tornado(found))
-    if found.crossovers is not None:
-        parts.append(_crossovers(found))
-    return spaced(parts)
+        return spaced([_head(found), Text("nothing is feasible", style="yellow"), _binding(found)])
+    columns, best_of = (*found.quantities, *_CHOSEN, *found.objectives), f"best {found.objective} for each "
+    return spaced(
+        [
+            _head(found),
+            rows_table(found.front, f"Pareto front of {wanted}", most, columns),
+            rows_table(found.best, best_of + ", ".join(found.by), most, (*found.by, *columns)) if found.by else None,
+            _binding(found),
+            _sensitivities(found) if found.sensitivities else None,
+            _tornado(found) if found.tornado else None,
+            None if found.crossovers is None else _crossovers(found.crossovers),
+        ]
+    )
 
 
 def _head(found: Shown) -> RenderableType:
-    text = Text()
-    if found.title:
-        text.append(f"{found.title}\n", style="bold")
-    text.append(f"{found.rows:,} points, {found.feasible_rows:,} of them feasible")
-    if found.missing:
-        text.append(f"; {found.missing:,} of {found.shards:,} shards are not there yet", style="yellow")
-    for one in found.reasons[:5]:
-        text.append(f"\n{one.rows:,} points: {one.reason}", style="dim")
-    if len(found.reasons) > 5:
-        text.append(f"\n{len(found.reasons) - 5:,} more reasons", style="dim")
-    return text
+    missing = f"; {found.missing:,} of {found.shards:,} shards are not there yet" if found.missing else ""
+    more = len(found.reasons) - _MOST_REASONS
+    return composed(
+        (f"{found.title}\n", "bold") if found.title else None,
+        f"{found.rows:,} points, {found.feasible_rows:,} of them feasible",
+        (missing, "yellow"),
+        *((f"\n{one.rows:,} points: {one.reason}", "dim") for one in found.reasons[:_MOST_REASONS]),
+        (f"\n{more:,} more reasons", "dim") if more > 0 else None,
+    )
 
 
 def _binding(found: Shown) -> Sheet[read.Binding]:
-    first = next(iter(found.objectives))
     columns: list[Column[read.Binding]] = [
         Column("constraint", "constraint", "words", lambda one: ": ".join(filter(None, (one.constraint, one.text)))),
         Column("broken", "broken by", "share"),
@@ -195,11 +196,10 @@ def _binding(found: Shown) -> Sheet[read.Binding]:
         Column("best", "best with all", "figures", lambda one: value_text(one.best)),
         Column("best_without", "without it", "figures", lambda one: value_text(one.best_without)),
     ]
-    return Sheet("binding", columns, found.binding, title=f"where constraints bind (best {first})")
+    return Sheet("binding", columns, found.binding, title=f"where constraints bind (best {found.objective})")
 
 
 def _sensitivities(found: Shown) -> RenderableType:
-    first = next(iter(found.objectives))
     how = {
         "saltelli": "Saltelli's design, 95 % confidence",
         "grid": "on the grid; approximate where points have no result",
@@ -214,12 +214,11 @@ def _sensitivities(found: Shown) -> RenderableType:
         Column("total_low", "from", "share", priority=1),
         Column("total_high", "to", "share", priority=1),
     ]
-    title = f"Sobol' indices of {first}"
+    title = f"Sobol' indices of {found.objective}"
     return Sheet("sensitivities", columns, found.sensitivities, title, f"{how}; all points with a result")
 
 
 def _tornado(found: Shown) -> Sheet[sensitivity.Effect]:
-    first = next(iter(found.objectives))
     columns: list[Column[sensitivity.Effect]] = [
         Column("quantity", "quantity", "words"),
         Column("low", "from", "figures"),
@@ -227,22 +226,17 @@ def _tornado(found: Shown) -> Sheet[sensitivity.Effect]:
         Column("at_low", "there", "figures", lambda one: value_text(one.at_low)),
         Column("at_high", "and there", "figures", lambda one: value_text(one.at_high)),
     ]
-    return Sheet("tornado", columns, found.tornado, title=f"tornado: median {first} at the ends of each quantity")
+    title = f"tornado: median {found.objective} at the ends of each quantity"
+    return Sheet("tornado", columns, found.tornado, title)
 
 
-def _crossovers(found: Shown) -> RenderableType:
-    one = found.crossovers
-    if one is None:
-        return Text("")
+def _crossovers(one: read.Crossovers) -> RenderableType:
     head = f"best {one.objective} by {one.option} along {one.along}"
     if not one.points:
         best = {row[one.option] for row in one.curve}
         return Text(f"{head}: no crossover between {', '.join(sorted(map(str, best)))}")
-    lines = [
-        Text(f"{head}: from {point.before} to {point.after} at {one.along} {value_text(point.at)}")
-        for point in one.points
-    ]
-    return Group(*lines)
+    where = (f"from {point.before} to {point.after} at {one.along} {value_text(point.at)}" for point in one.points)
+    return Group(*(Text(f"{head}: {place}") for place in where))
 
 
 _MOST_POINTS = 2000
@@ -258,11 +252,12 @@ def measure_of(name: str) -> Measure:
     return Measure(field=name, title=name, kind=kind)
 
 
-def _axis(name: str, values: Sequence[float]) -> Layer:
-    """A log axis where values span more than a factor of five, else a linear one."""
+def _axis(name: str, values: Sequence[float], field: str) -> Layer:
+    """The axis of a column, whose values stand in a field: a log axis where they span more than a factor of five."""
     kept = [one for one in values if math.isfinite(one)]
     wide = bool(kept) and min(kept) > 0 and max(kept) > 5 * min(kept)
-    return log_axis(measure_of(name), kept) if wide else linear_axis(measure_of(name), kept, zero=False)
+    axis = log_axis(measure_of(name), kept) if wide else linear_axis(measure_of(name), kept, zero=False)
+    return {**axis, "field": field}
 
 
 def _quoted(name: str) -> str:
@@ -290,9 +285,7 @@ def front_figure(found: Shown) -> Figure:
         kept = names[: _MOST_SERIES - 1]
         rows = [{**row, "series": row["series"] if row["series"] in kept else "others"} for row in rows]
         names = [*kept, "others"]
-    x = _axis(second, [row[second] for row in rows])
-    y = _axis(first, [row[first] for row in rows])
-    x["field"], y["field"] = _quoted(second), _quoted(first)
+    x, y = (_axis(name, [row[name] for row in rows], _quoted(name)) for name in (second, first))
     hidden = ("reason", "feasible", "series", first, second)
     shown = [measure_of(second), measure_of(first)]
     shown += [
@@ -329,8 +322,8 @@ def options_figure(found: Shown) -> Figure:
         for row in one.curve
     ]
     names = sorted({row["series"] for row in rows}, key=_order)
-    x, y = _axis(one.along, [row["along"] for row in rows]), _axis(one.objective, [row["value"] for row in rows])
-    x["field"], y["field"] = "along", "value"
+    x = _axis(one.along, [row["along"] for row in rows], "along")
+    y = _axis(one.objective, [row["value"] for row in rows], "value")
     place = {"x": x, "y": y}
     shown = [
         Measure(field="series", title=one.option),
@@ -391,12 +384,12 @@ def sensitivity_figure(found: Shown) -> Figure:
             "yOffset": offset,
         },
     }
-    first = next(iter(found.objectives))
     words = "; ".join(f"{one.quantity} {100 * one.first:.3g} %" for one in found.sensitivities)
     return Figure(
         title=_title(found),
-        subtitle=f"Sobol' indices of {first}" + ("; lines: 95 % confidence" if rows[0]["low"] is not None else ""),
-        description=f"Share of the variance of {first} by quantity, alone: {words}.",
+        subtitle=f"Sobol' indices of {found.objective}"
+        + ("; lines: 95 % confidence" if rows[0]["low"] is not None else ""),
+        description=f"Share of the variance of {found.objective} by quantity, alone: {words}.",
         spec={"data": {"values": rows}, "layer": [hovered({"type": "bar"}, encoding, shown), ends]},
         width=520,
         height=max(2, len(found.sensitivities)) * 2 * BAR_HEIGHT,
@@ -404,18 +397,13 @@ def sensitivity_figure(found: Shown) -> Figure:
 
 
 def _by_quantity(rows: Sequence[sensitivity.Sensitivity | sensitivity.Effect]) -> Layer:
-    return {
-        "field": "quantity",
-        "type": "nominal",
-        "sort": [one.quantity for one in rows],
-        "title": None,
-        "axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False},
-    }
+    names = [one.quantity for one in rows]
+    return name_axis("quantity", names, axis={"labelLimit": LONGEST_LABEL, "domain": False})
 
 
 def tornado_figure(found: Shown) -> Figure:
     """Median of the first objective at either end of each quantity."""
-    first = next(iter(found.objectives))
+    first = found.objective
     if not found.tornado:
         return nothing_figure(_title(found), "no quantity moves the first objective")
     rows: list[Row] = [
@@ -432,8 +420,7 @@ def tornado_figure(found: Shown) -> Figure:
         for one in found.tornado
     ]
     measure = measure_of(first)
-    x = _axis(first, [value for row in rows for value in (row["start"], row["end"])])
-    x["field"] = "start"
+    x = _axis(first, [value for row in rows for value in (row["start"], row["end"])], "start")
     y = _by_quantity(found.tornado)
     shown = [
         Measure(field="quantity", title="quantity"),
@@ -483,9 +470,8 @@ def bands_figure(
         for row in rows
     ]
     names = sorted({row["series"] for row in made}, key=_order)
-    x = _axis(along, [row["along"] for row in made])
-    y = _axis(objective, [row[name] for row in made for name in ("p5", "p95")])
-    x["field"], y["field"] = "along", "p50"
+    x = _axis(along, [row["along"] for row in made], "along")
+    y = _axis(objective, [row[name] for row in made for name in ("p5", "p95")], "p50")
     colours = colour(names, title=option)
     kind = measure_of(objective).kind
     shown = [Measure(field="series", title=option or "result"), Measure(field="along", title=along, kind="count")]

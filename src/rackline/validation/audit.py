@@ -22,6 +22,7 @@ import numpy as np
 
 from rackline.errors import RacklineError
 from rackline.files import shipped_toml
+from rackline.fitting.solver import grouped
 from rackline.parallel import Deployment
 from rackline.passes import Batch
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
@@ -179,11 +180,7 @@ def spreads() -> Mapping[str, Spread]:
 
 def machines(rows: Sequence[Audited]) -> dict[tuple[str, ...], list[Audited]]:
     """Rows with a prediction, by machine."""
-    found: dict[tuple[str, ...], list[Audited]] = defaultdict(list)
-    for one in rows:
-        if one.ratios:
-            found[one.row.machine].append(one)
-    return found
+    return grouped((one for one in rows if one.ratios), lambda one: one.row.machine)
 
 
 def _all_values(row: Reported) -> dict[str, float]:

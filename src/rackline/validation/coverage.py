@@ -12,6 +12,7 @@ import numpy as np
 
 from rackline.bands.bands import ANY, COVERAGE, LIMITED, SHARES, Band, Evidence, Key, find_band
 from rackline.catalog.index import stack_name
+from rackline.fitting.solver import grouped
 from rackline.passes.features import Array
 from rackline.validation.cases import shape_of
 from rackline.validation.scoreboard import Score
@@ -43,7 +44,8 @@ def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
             (single operations, sizes) are left out.
     """
     found: dict[Key, Band] = {}
-    for metric, own in _by_metric(scores).items():
+    for metric, scored in _by_metric(scores).items():
+        own = [_Value.of_score(score) for score in scored]
         factors = _factors(metric, own)
         found |= {
             key: _scaled(one, next(factors[wide] for wide in one.of.wider() if wide in factors))
@@ -60,17 +62,17 @@ class _Value:
     model: str
     of: Evidence
 
+    @classmethod
+    def of_score(cls, score: Score) -> _Value:
+        """The value of a score that is above zero."""
+        ratio = score.measured / score.predicted
+        return cls(math.log(ratio), shape_of(score.groups["model"]), evidence_of_score(score))
 
-def _by_metric(scores: Iterable[Score]) -> dict[str, list[_Value]]:
-    found: dict[str, list[_Value]] = {}
-    for score in scores:
-        if score.groups["kind"] in ("op", "params") or not (score.predicted > 0 and score.measured > 0):
-            continue
-        value = _Value(
-            math.log(score.measured / score.predicted), shape_of(score.groups["model"]), evidence_of_score(score)
-        )
-        found.setdefault(score.metric, []).append(value)
-    return found
+
+def _by_metric(scores: Iterable[Score]) -> dict[str, list[Score]]:
+    """Scores above zero by metric, without single operations and sizes."""
+    known = (one for one in scores if one.groups["kind"] not in ("op", "params") and one.predicted > 0 < one.measured)
+    return grouped(known, lambda one: one.metric)
 
 
 def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
@@ -216,11 +218,7 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
         left_out: one of GROUPED. Its groups, and those of the others, are listed.
     """
     found: list[Coverage] = []
-    by_metric: dict[str, list[Score]] = {}
-    for score in scores:
-        if score.groups["kind"] not in ("op", "params") and score.predicted > 0 and score.measured > 0:
-            by_metric.setdefault(score.metric, []).append(score)
-    for metric, own in by_metric.items():
+    for metric, own in _by_metric(scores).items():
         inside, width = np.zeros(len(own), dtype=bool), np.full(len(own), np.nan)
         by, bands = without_their_group(metric, own, left_out)
         for index, near in bands:

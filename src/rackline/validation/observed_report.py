@@ -9,20 +9,20 @@ from datetime import UTC, datetime
 from typing import Any, TypedDict, cast
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from rackline.catalog.base import schema_of
 from rackline.files import rounded, toml_text
 from rackline.passes.features import Array
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
-from rackline.report.column import Column, Sheet
+from rackline.report.column import Column, Sheet, spaced, stacked
 from rackline.report.figure import Figure
-from rackline.report.wording import Prose, percent, written
+from rackline.report.wording import Prose, composed, percent, written
 from rackline.serving.stack import Stack
 from rackline.units import format_count, format_seconds
 from rackline.validation.diagnosis import Diagnosis
-from rackline.validation.observed import ObservedRequest, ObservedRun
+from rackline.validation.observed import GeneratorLimits, ObservedRequest, ObservedRun
 from rackline.validation.observed_fit import DETERMINED, Estimate, ObservedFit
 
 _TIMES = {"ttft_s": "time to first token", "tpot_s": "time per output token", "e2e_s": "whole request"}
@@ -124,47 +124,50 @@ def _spread(values: Array) -> ObservedSpread:
 def observed_report(run: ObservedRun) -> Group:
     """What `rackline observe` prints: counts, rates, latencies, and what limited the load generator."""
     data = summary_of_run(run)
-    body = Text()
-    body.append(
-        f"{data['finished']:,} of {data['requests']:,} requests finished",
-        style="bold green" if data["finished"] == data["requests"] else "bold yellow",
-    )
-    body.append(f" in {format_seconds(data['duration_s'])}: {run.served_name or run.source}")
-    body.append(
+    failed = ", ".join(f"{number:,} {_WORDS[name]}" for name, number in data["outcomes"].items() if name != "finished")
+    reasons = list(dict.fromkeys(one.error for one in run.requests if one.error and one.outcome != "finished"))
+    body = composed(
+        (
+            f"{data['finished']:,} of {data['requests']:,} requests finished",
+            "bold green" if data["finished"] == data["requests"] else "bold yellow",
+        ),
+        f" in {format_seconds(data['duration_s'])}: {run.served_name or run.source}",
         f"\n{written(data['requests_per_s'])} requests/s, {format_count(data['output_tokens_per_s'])} output tokens/s; "
-        f"{format_count(data['input_tokens'])} prompt and {format_count(data['output_tokens'])} output tokens"
+        f"{format_count(data['input_tokens'])} prompt and {format_count(data['output_tokens'])} output tokens",
+        f"\n{percent(data['cached_tokens'] / data['input_tokens'])} of the prompt tokens were cached"
+        if data["cached_tokens"]
+        else None,
+        (f"\n{failed}", "yellow") if failed else None,
+        *((f"\n  {reason}", "dim") for reason in reasons[:3]),
+        f"\nsent again {data['retries']:,} times after 429 or 503" if data["retries"] else None,
     )
-    if data["cached_tokens"]:
-        body.append(f"\n{percent(data['cached_tokens'] / data['input_tokens'])} of the prompt tokens were cached")
-    failed = {name: number for name, number in data["outcomes"].items() if name != "finished"}
-    if failed:
-        body.append("\n" + ", ".join(f"{number:,} {_WORDS[name]}" for name, number in failed.items()), style="yellow")
-        reasons = list(dict.fromkeys(one.error for one in run.requests if one.error and one.outcome != "finished"))
-        for reason in reasons[:3]:
-            body.append(f"\n  {reason}", style="dim")
-    if data["retries"]:
-        body.append(f"\nsent again {data['retries']:,} times after 429 or 503")
     spreads = (data["ttft_s"], data["tpot_s"], data["e2e_s"])
     rows = [{"latency": label, **spread} for label, spread in zip(_TIMES.values(), spreads, strict=True)]
     columns: list[Column[Any]] = [
         Column("latency"),
         *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
     ]
-    parts: list[RenderableType] = [body, Text(""), Sheet("latency", columns, rows, title="latency")]
-    if data["by_class"]:
-        of: list[Column[Any]] = [
-            Column("name", "class"),
-            *(Column(name, name, "whole") for name in ("requests", "finished", "refused")),
-            *(Column(f"{key}.{place}", f"{name} {place}", "s", lambda row, key=key, place=place: row[key][place])
-              for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")) for place in ("p50", "p99")),
-        ]  # fmt: skip
-        parts += [Text(""), Sheet("by_class", of, data["by_class"], title="by class")]
-    found = run.generator
-    if found is not None:
-        late, lag, busy = _seconds(found.late_p99_s), _seconds(found.lag_p99_s), percent(found.busy_share)
-        told = f"load generator: sent {late} late, read {lag} late at p99; {busy} of a core, at most "
-        parts.append(Prose(f"\n{told}{found.in_flight:,} requests at once", style="dim"))
-    return Group(*parts)
+    of: list[Column[Any]] = [
+        Column("name", "class"),
+        *(Column(name, name, "whole") for name in ("requests", "finished", "refused")),
+        *(Column(f"{key}.{place}", f"{name} {place}", "s", lambda row, key=key, place=place: row[key][place])
+          for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")) for place in ("p50", "p99")),
+    ]  # fmt: skip
+    return spaced(
+        [
+            body,
+            Sheet("latency", columns, rows, title="latency"),
+            Sheet("by_class", of, data["by_class"], title="by class") if data["by_class"] else None,
+            None if run.generator is None else _generator(run.generator),
+        ]
+    )
+
+
+def _generator(found: GeneratorLimits) -> Prose:
+    """The load generator's own errors."""
+    late, lag, busy = _seconds(found.late_p99_s), _seconds(found.lag_p99_s), percent(found.busy_share)
+    told = f"load generator: sent {late} late, read {lag} late at p99; {busy} of a core, at most "
+    return Prose(f"{told}{found.in_flight:,} requests at once", style="dim")
 
 
 def _seconds(value: float | None) -> str:
@@ -209,9 +212,10 @@ _ERRORS = {"shipped": "shipped", "fitted": "fitted", "held_out": "held out"}
 def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
     """The numbers with their shipped values, and the errors before, after and held out."""
     kernels = "kernels measured there" if fit.has_table else "kernels not measured there"
-    head = Text()
-    head.append(f"{fit.requests:,} requests of {fit.runs:,} {'run' if fit.runs == 1 else 'runs'}", style="bold green")
-    head.append(f" of {fit.stack.name} on {fit.chip} ({kernels})")
+    head = composed(
+        (f"{fit.requests:,} requests of {fit.runs:,} {'run' if fit.runs == 1 else 'runs'}", "bold green"),
+        f" of {fit.stack.name} on {fit.chip} ({kernels})",
+    )
     columns: list[Column[Estimate]] = [
         Column("meaning", "", "words"),
         Column("shipped", "shipped", "figures", lambda one: _shown(one, one.shipped)),
@@ -231,17 +235,9 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
         of += [Column(f"{kind}_median", title, "share"), Column(f"{kind}_p90", "p90", "share")]
     errors = Sheet("errors", of, fit.errors, title="|predicted / measured - 1|, median and 90th percentile")
     what = "each run" if fit.folds == fit.runs else "each quarter of the time"
-    parts: list[RenderableType] = [
-        head,
-        Text(""),
-        numbers,
-        Text(""),
-        errors,
-        Text(f"held out: {what} in turn", style="dim"),
-    ]
-    if files:
-        parts.append(Text(f"written to {', '.join(files)}", style="dim"))
-    return Group(*parts)
+    written_to = Text(f"written to {', '.join(files)}", style="dim") if files else None
+    held_out = Text(f"held out: {what} in turn", style="dim")
+    return spaced([head, numbers, stacked(errors, held_out, written_to)])
 
 
 def _shown(one: Estimate, value: float) -> str:

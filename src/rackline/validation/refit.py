@@ -6,7 +6,6 @@ Kernel calibrations are fitted to tables of single operations, not to served req
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 from zlib import crc32
@@ -15,7 +14,7 @@ import numpy as np
 
 from rackline.catalog import release
 from rackline.catalog.index import stack_name
-from rackline.errors import InputError, RacklineError
+from rackline.errors import InputError
 from rackline.fitting.solver import Done
 from rackline.passes.features import Array
 from rackline.processes import mapped
@@ -23,7 +22,6 @@ from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet, Unsupported, laboratory_of, shape_of
 from rackline.validation.fit_cases import (
     FitCases,
-    PowerCase,
     ServingNumbers,
     fit_power,
     flat,
@@ -34,7 +32,7 @@ from rackline.validation.fit_cases import (
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver, version_of
 from rackline.validation.run import scores_of
-from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
+from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, by_metric, statistics
 from rackline.validation.serving_fit import (
     ELSEWHERE,
     FEWEST as OF_SINGLE,
@@ -48,6 +46,7 @@ from rackline.validation.serving_fit import (
     fit_pools,
     fit_prompts,
     is_of_older_engine,
+    prepared,
     prompts_of,
     steps_of,
     with_engine,
@@ -90,8 +89,7 @@ class Fold:
     @property
     def metrics(self) -> dict[str, Stats]:
         """Errors of each metric on the scored cases."""
-        metrics = dict.fromkeys(one.metric for one in self.scores)
-        return {metric: statistics([one for one in self.scores if one.metric == metric]) for metric in metrics}
+        return by_metric(self.scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +333,7 @@ class _Prepared:
         engine = fit_engine(steps) if len(steps) >= OF_ENGINE else ELSEWHERE
         of_engine = with_engine(engine)
         predictor = predictor_of(self.calibration, lambda found: of_engine(numbers.stack(found)))
-        powers = fit_power(_with_power(filter(seen, self.cases), predictor))
+        powers = fit_power(prepared(filter(has_power, filter(seen, self.cases)), predictor.power))
         own = [step.case for step in self.medians if scored(step.case)]
         scores += _predicted(own, replace(predictor, powers=powers))[0]
         further: dict[str, float] = dict(zip(NAMES, engine.tolist(), strict=True)) if self.medians else {}
@@ -352,16 +350,6 @@ class _Prepared:
             engine=further,
             power=flat(powers),
         )
-
-
-def _with_power(cases: Iterable[Case], predictor: Predictor) -> list[PowerCase]:
-    """The cases that state the power of their chips, prepared; those that cannot be predicted are left out."""
-    found: list[PowerCase] = []
-    for case in filter(has_power, cases):
-        with suppress(RacklineError):
-            one = predictor.power(case)
-            found += [] if one is None else [one]
-    return found
 
 
 def _predicted(cases: Iterable[Case], predictor: Predictor) -> tuple[list[Score], list[Unsupported]]:

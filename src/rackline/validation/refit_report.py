@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from rackline.errors import InputError
@@ -15,7 +15,8 @@ from rackline.fitting.solver import Done
 from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
 from rackline.processes import mapped
-from rackline.report.wording import written
+from rackline.report.column import spaced
+from rackline.report.wording import composed, written
 from rackline.serving.stack import Stack
 from rackline.units import format_seconds
 from rackline.validation.cases import Case, CaseSet
@@ -23,7 +24,7 @@ from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
 from rackline.validation.page import PageTable
 from rackline.validation.refit import Fold, Refit, ranges, score_fold
 from rackline.validation.report import percent, scoreboard_report
-from rackline.validation.scoreboard import Score, Stats, statistics
+from rackline.validation.scoreboard import Stats, by_metric, statistics
 from rackline.validation.serving_fit import fit_numbers
 from rackline.validation.train_fit import TrainRefit
 
@@ -43,20 +44,18 @@ def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 1
         width: columns of the terminal.
     """
     said = f"serving parameters refitted without each {found.by}, scored on the held-out cases"
-    parts: list[RenderableType] = [_head(said, elapsed_s), _summary(found).table(), Text("")]
-    parts += [_numbers(found.ranges()).table(), Text("")]
-    if found.memory_bound:
-        names = "\n".join(f"  {name}" for name in found.memory_bound)
-        parts += [Text(f"requests queue for memory, not counted where KV fits:\n{names}", style="dim")]
-    parts += [Text(""), scoreboard_report(found.board, width=width)]
-    return Group(*parts)
+    queued = "".join(f"\n  {name}" for name in found.memory_bound)
+    tables = [
+        _summary(found).table(),
+        _numbers(found.ranges()).table(),
+        Text(f"requests queue for memory, not counted where KV fits:{queued}", style="dim") if queued else None,
+        scoreboard_report(found.board, width=width),
+    ]
+    return Group(_head(said, elapsed_s), spaced(tables))
 
 
 def _head(said: str, elapsed_s: float | None) -> Text:
-    head = Text(said, style="bold")
-    if elapsed_s is not None:
-        head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    return head.append("\n")
+    return composed((said, "bold"), None if elapsed_s is None else (f", {format_seconds(elapsed_s)}", "dim"), "\n")
 
 
 _HEADS = ("median", "p90", "bias", "in sample: median", "in sample: p90", "in sample: bias", "mean of models")
@@ -65,14 +64,11 @@ _HEADS = ("median", "p90", "bias", "in sample: median", "in sample: p90", "in sa
 def _summary(found: Refit) -> PageTable:
     """Errors left out and in sample of each metric, and of ttft_s where the KV fits."""
 
-    def of(scores: Sequence[Score], metric: str) -> Stats:
-        return statistics([one for one in scores if one.metric == metric])
-
     rows: list[tuple[str, ...]] = []
-    for metric in dict.fromkeys(one.metric for one in found.board.scores):
+    for metric, left_out in by_metric(found.board.scores).items():
         name, worst = found.worst_group(metric)
         text = f"{name.rsplit('/', 1)[-1]} {percent(worst)}" if name else "-"
-        both = [*_cells(of(found.board.scores, metric)), *_cells(of(found.whole.scores, metric))]
+        both = [*_cells(left_out), *_cells(found.whole.metrics.get(metric, statistics(())))]
         rows.append((metric, *both, percent(found.macro_median(metric)), text))
         if metric == "ttft_s" and found.memory_bound:
             fits = [found.where_kv_fits(scores) for scores in (found.board.scores, found.whole.scores)]
@@ -149,9 +145,13 @@ def _train_numbers(found: TrainRefit) -> PageTable:
 
 
 def _notes(found: TrainRefit) -> str:
-    pairs, median, p90 = found.spread
+    spread, pairs = found.repeat_spread, found.repeat_spread["pairs"]
     repeats = f"; the same configuration in another release or at another scale ({pairs} pairs) differs by "
-    repeats += f"{percent(median)} (median), {percent(p90)} (p90)" if pairs else "nothing: there are no repeats"
+    repeats += (
+        f"{percent(spread['median'])} (median), {percent(spread['p90'])} (p90)"
+        if pairs
+        else "nothing: there are no repeats"
+    )
     lost = f"; {found.unsupported} cases have no prediction" if found.unsupported else ""
     return f"median of the {_NAMES[found.by]} medians {percent(found.median_of_medians)}{repeats}{lost}"
 
@@ -212,14 +212,11 @@ class Ablated:
     without: str
     fold: Fold
 
-    def stats(self, metric: str) -> Stats:
-        """Errors of one metric."""
-        return statistics([one for one in self.fold.scores if one.metric == metric])
-
     @property
     def metrics(self) -> dict[str, Stats]:
         """Errors of each metric."""
-        return {metric: self.stats(metric) for metric in METRICS}
+        found = self.fold.metrics
+        return {metric: found.get(metric, statistics(())) for metric in METRICS}
 
 
 def _without_small_kernels(numbers: Calibration) -> Calibration:
@@ -330,7 +327,7 @@ def ablation_sheet(rows: Sequence[Ablated]) -> PageTable:
         title="median, 90th percentile and bias of the error",
         heads=("switched off", "instead", *(f"{metric} {kind}" for metric in METRICS for kind in kinds)),
         rows=[
-            (row.name, row.without, *(cell for metric in METRICS for cell in cells(row.stats(metric)))) for row in rows
+            (row.name, row.without, *(cell for stats in row.metrics.values() for cell in cells(stats))) for row in rows
         ],
         texts=2,
     )

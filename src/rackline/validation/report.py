@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from rackline.errors import RacklineError
 from rackline.report.axes import Kind, Layer, Measure, colour, hovered, log_axis, thinned
-from rackline.report.column import Column, Sheet
+from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
-from rackline.report.wording import RESOURCE_NAMES
+from rackline.report.wording import RESOURCE_NAMES, composed
 from rackline.units import format_count, format_seconds
 from rackline.validation.cases import Case
 from rackline.validation.page import speculation_sheet
@@ -41,30 +41,25 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
         elapsed_s: wall time of the prediction [s].
         width: columns of the terminal.
     """
-    head = Text(f"{board.num_supported:,} of {board.num_cases:,} cases predicted", style="bold")
     calibration = "each case's own stack" if board.calibration == "auto" else board.calibration
-    head.append(f", calibration: {calibration}", style="dim")
-    if elapsed_s is not None:
-        head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    parts: list[RenderableType] = [head, Text("")]
-    if board.metrics:
-        parts += [_metrics(board), Text("")]
-    for by in GROUPED_BY[1:]:  # the measured keys distinguish the kinds already
-        table = _groups(board, by)
-        if table is not None:
-            parts += [table, Text("")]
-    if any(score.metric in PARTS_OF_STEPS for score in board.scores):
-        parts += [_parts(board), Text("")]
-    if board.both_ways:
-        parts += [speculation_sheet(board.both_ways).table(), Text("")]
-    if board.unsupported:
-        parts += [_unsupported(board), Text("")]
-    if board.unknown_keys:
-        names = ", ".join(f"{key} ({count:,})" for key, count in board.unknown_keys.items())
-        parts += [Text(f"ignored keys: {names}", style="dim"), Text("")]
-    if board.worst:
-        parts.append(_worst(board.worst, width))
-    return Group(*parts)
+    head = composed(
+        (f"{board.num_supported:,} of {board.num_cases:,} cases predicted", "bold"),
+        (f", calibration: {calibration}", "dim"),
+        None if elapsed_s is None else (f", {format_seconds(elapsed_s)}", "dim"),
+    )
+    ignored = ", ".join(f"{key} ({count:,})" for key, count in board.unknown_keys.items())
+    return spaced(
+        [
+            head,
+            _metrics(board) if board.metrics else None,
+            *(_groups(board, by) for by in GROUPED_BY[1:]),  # the measured keys distinguish the kinds already
+            _parts(board) if any(score.metric in PARTS_OF_STEPS for score in board.scores) else None,
+            speculation_sheet(board.both_ways).table() if board.both_ways else None,
+            _unsupported(board) if board.unsupported else None,
+            Text(f"ignored keys: {ignored}", style="dim") if ignored else None,
+            _worst(board.worst, width) if board.worst else None,
+        ]
+    )
 
 
 def stats_columns(of: Callable[[R], Stats | None]) -> list[Column[R]]:

@@ -14,6 +14,7 @@ import numpy as np
 from rackline.arch import model
 from rackline.bands.bands import ANY, kind_of_model
 from rackline.errors import UnknownNameError
+from rackline.fitting.solver import grouped
 from rackline.serving.workload import PLAIN, Speculation, usual_speculation
 from rackline.validation.cases import UNKNOWN_SPECULATION, Case, Predicted, Unsupported, laboratory_of
 from rackline.validation.resolve import inline_of, model_of
@@ -230,9 +231,7 @@ def placed(name: str, rows: Sequence[BothWays]) -> Placed:
 
 def by_group(rows: Sequence[BothWays]) -> tuple[Placed, ...]:
     """All rows, then those of each model, stack and chip."""
-    groups: dict[str, list[BothWays]] = {}
-    for row in rows:
-        groups.setdefault(f"{row.model.rsplit('/', 1)[-1]}, {row.stack}, {row.chip}", []).append(row)
+    groups = grouped(rows, lambda row: f"{row.model.rsplit('/', 1)[-1]}, {row.stack}, {row.chip}")
     return (placed("all", rows), *(placed(name, found) for name, found in groups.items()))
 
 
@@ -293,10 +292,8 @@ class Scoreboard:
         """Errors by group, in the order of GROUPED_BY, the largest group first."""
         found: list[Group] = []
         for by in GROUPED_BY:
-            scores: dict[tuple[str, str], list[Score]] = {}
+            scores = grouped(self.scores, lambda score, by=by: (score.metric, score.groups[by]))
             missing: Counter[tuple[str, str]] = Counter()
-            for score in self.scores:
-                scores.setdefault((score.metric, score.groups[by]), []).append(score)
             for case in self.unsupported:
                 missing.update((metric, group_of(case)[by]) for metric in _metrics_of(case))
             here = [
@@ -309,9 +306,7 @@ class Scoreboard:
 
     def reasons(self) -> dict[tuple[str, str], list[Unsupported]]:
         """Unsupported cases by (kind, cause), the most frequent first."""
-        found: dict[tuple[str, str], list[Unsupported]] = {}
-        for case in self.unsupported:
-            found.setdefault((case.kind, case.cause), []).append(case)
+        found = grouped(self.unsupported, lambda case: (case.kind, case.cause))
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
     @property
@@ -408,6 +403,11 @@ def _version_of(case: Case) -> str:
     """Stack and version as text, such as "vllm 0.11.1", without additions of the source to the number."""
     number = case.stack_version.split(maxsplit=1)[0].removesuffix(",") if case.stack_version.strip() else "unknown"
     return f"{case.stack} {number}" if case.stack else "-"
+
+
+def by_metric(scores: Iterable[Score]) -> dict[str, Stats]:
+    """Errors of each metric that was scored."""
+    return {metric: statistics(own) for metric, own in grouped(scores, lambda score: score.metric).items()}
 
 
 def statistics(scores: Sequence[Score] | Iterable[Score], unsupported: int = 0) -> Stats:

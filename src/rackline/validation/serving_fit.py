@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import partial
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -133,6 +134,19 @@ def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequenc
     return min(found, key=lambda one: one.cost).values
 
 
+Prepared = TypeVar("Prepared")
+
+
+def prepared(cases: Iterable[Case], prepare: Callable[[Case], Prepared | None]) -> list[Prepared]:
+    """Cases as a fit needs them; those that cannot be predicted, or that it cannot use (None), are left out."""
+    found: list[Prepared] = []
+    for case in cases:
+        with suppress(RacklineError):
+            one = prepare(case)
+            found += [] if one is None else [one]
+    return found
+
+
 NAME = "single_batch_prefill_slowdown"
 """Name of the slowdown of prompt passes of single batches [ratio]."""
 
@@ -159,25 +173,23 @@ class Prompts:
 def prompts_of(cases: Sequence[Case], calibration: str = "auto") -> list[Prompts]:
     """The prompt passes of single batches on engines before CUDA graphs, of the cases that can be predicted."""
     predictor = Predictor(resolver=Resolver(calibration_name=calibration))
-    found: list[Prompts] = []
-    for case in (one for one in cases if one.kind == "static-batch" and "prefill_s" in one.measured):
-        with suppress(RacklineError):
-            around = predictor.resolver.stack(case)
-            if not around.eager_decode:
-                continue
-            deployment = predictor.resolver.deployments(case)[0]
-            alone = predictor.engine(deployment, replace(around, prefill_slowdown=1.0, eager_s_per_layer=0.0))
-            sizes = case.number("batch_size"), case.number("input_len"), 1.0
-            found.append(
-                Prompts(
-                    case=case,
-                    stack=around.name,
-                    kernels_s=static_batch(deployment, *sizes, engine=alone).prefill_s,
-                    launches_s=alone.num_layers * around.eager_s_per_layer,
-                    measured_s=case.measured["prefill_s"],
-                )
-            )
-    return found
+
+    def prompts(case: Case) -> Prompts | None:
+        around = predictor.resolver.stack(case)
+        if not around.eager_decode:
+            return None
+        deployment = predictor.resolver.deployments(case)[0]
+        alone = predictor.engine(deployment, replace(around, prefill_slowdown=1.0, eager_s_per_layer=0.0))
+        sizes = case.number("batch_size"), case.number("input_len"), 1.0
+        return Prompts(
+            case=case,
+            stack=around.name,
+            kernels_s=static_batch(deployment, *sizes, engine=alone).prefill_s,
+            launches_s=alone.num_layers * around.eager_s_per_layer,
+            measured_s=case.measured["prefill_s"],
+        )
+
+    return prepared((one for one in cases if one.kind == "static-batch" and "prefill_s" in one.measured), prompts)
 
 
 def fit_prompts(seen: Sequence[Prompts]) -> float:
@@ -213,12 +225,13 @@ def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) 
     """
     alone = numbers.changed(dict.fromkeys(POOLS, 0.0))
     predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=alone.stack))
-    ready: list[tuple[TwoPools, Workload, float, float]] = []
-    for case in (one for one in cases if "ttft_s" in one.measured):
-        with suppress(RacklineError):
-            pools, asked = predictor.pools(case), (workload_of(case), case.number("concurrency"))
-            pools.closed_loop(*asked)
-            ready.append((pools, *asked, case.measured["ttft_s"]))
+
+    def served(case: Case) -> tuple[TwoPools, Workload, float, float]:
+        pools, asked = predictor.pools(case), (workload_of(case), case.number("concurrency"))
+        pools.closed_loop(*asked)  # refused here where it cannot be predicted
+        return pools, *asked, case.measured["ttft_s"]
+
+    ready = prepared((one for one in cases if "ttft_s" in one.measured), served)
     if len(ready) < FEWEST:
         return numbers
 
@@ -277,12 +290,7 @@ def is_of_older_engine(case: Case) -> bool:
 
 def steps_of(cases: Sequence[Case], calibration: str = "auto") -> list[Step]:
     """The cases that can be predicted, prepared."""
-    predictor = Predictor(resolver=Resolver(calibration_name=calibration))
-    found: list[Step] = []
-    for case in cases:
-        with suppress(RacklineError):
-            found.append(step_of(predictor, case))
-    return found
+    return prepared(cases, partial(step_of, Predictor(resolver=Resolver(calibration_name=calibration))))
 
 
 def step_of(predictor: Predictor, case: Case) -> Step:

@@ -284,7 +284,7 @@ class TrainRefit:
         by: what was held out in turn.
         folds: all refits, the largest fold first.
         whole: the fit to all cases.
-        spread: (pairs, median, 90th percentile) of the difference between cases of one configuration.
+        repeat_spread: how far cases of one configuration are apart.
         unsupported: cases without a prediction [count].
     """
 
@@ -302,7 +302,7 @@ class TrainRefit:
     by: TrainLeftOut
     folds: tuple[TrainFold, ...]
     whole: TrainFold
-    spread: tuple[int, float, float]
+    repeat_spread: RepeatSpread
     unsupported: int
 
     @property
@@ -314,12 +314,6 @@ class TrainRefit:
     def median_of_medians(self) -> float:
         """Median over the folds of their median errors."""
         return float(np.median([fold.stats.median_abs_error for fold in self.folds]))
-
-    @property
-    def repeat_spread(self) -> RepeatSpread:
-        """The spread as a dictionary."""
-        pairs, median, p90 = self.spread
-        return {"pairs": pairs, "median": median, "p90": p90}
 
 
 def family(case: Case) -> str:
@@ -333,12 +327,8 @@ def fold_of(case: Case, by: TrainLeftOut) -> str:
     return {"source": case.stack, "model": family(case), "chip": case.chip}[by] or "-"
 
 
-def repeat_spread(cases: TrainCases) -> tuple[int, float, float]:
-    """Spread of cases of one configuration in several releases or at several scales.
-
-    Returns:
-        (pairs, median, 90th percentile of |a / b - 1| of the time of a step over its work).
-    """
+def repeat_spread(cases: TrainCases) -> RepeatSpread:
+    """Spread of the time of a step over its work, among cases of one configuration in several releases or scales."""
     groups: dict[tuple[object, ...], list[float]] = {}
     for index, case in enumerate(cases.cases):
         layout = cases.parts.runs.layout(index)
@@ -360,8 +350,8 @@ def repeat_spread(cases: TrainCases) -> tuple[int, float, float]:
         groups.setdefault(key, []).append(float(cases.measured_s[index]) / work)
     apart = [abs(a / b - 1.0) for found in groups.values() for i, a in enumerate(found) for b in found[i + 1 :]]
     if not apart:
-        return 0, float("nan"), float("nan")
-    return len(apart), float(np.median(apart)), float(np.quantile(apart, 0.9))
+        return {"pairs": 0, "median": float("nan"), "p90": float("nan")}
+    return {"pairs": len(apart), "median": float(np.median(apart)), "p90": float(np.quantile(apart, 0.9))}
 
 
 def refit_training(
@@ -404,7 +394,7 @@ def refit_training(
         by=by,
         folds=tuple(sorted(folds, key=lambda fold: -len(fold.scores))),
         whole=TrainFold(left_out="", numbers=start, scores=scored(start, everything)),
-        spread=repeat_spread(ready),
+        repeat_spread=repeat_spread(ready),
         unsupported=len(unsupported),
     )
 
