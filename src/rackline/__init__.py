@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import rackline.late  # packages below run when they are first used  # noqa: F401
+import rackline.late  # noqa: F401  # pyright: ignore[reportUnusedImport]  # packages below run when first used
 
 _OTHERS = {
     "rackline.api.answer": ("Answer", "answer"),

@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 
 MAX_FILE_BYTES = 256 * 2**20
 """Largest file that is read whole [bytes]."""
@@ -322,19 +322,28 @@ def check_outputs(
         if given is None:
             continue
         path = Path(given)
-        if path.is_dir():
-            raise InputError(what=what, given=str(given), allowed="a file; this is a folder")
-        if not path.parent.is_dir():
-            raise InputError(what=what, given=str(given), allowed=f"a folder that exists; {path.parent} is none")
+        require(not path.is_dir(), what=what, given=str(given), allowed="a file; this is a folder")
+        require(
+            path.parent.is_dir(), what=what, given=str(given), allowed=f"a folder that exists; {path.parent} is none"
+        )
         regular = not path.exists() or path.is_file()
-        if not os.access(path.parent if regular else path, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            raise InputError(what=what, given=str(given), allowed="a file that may be written")
+        require(
+            os.access(path.parent if regular else path, os.W_OK) and (not path.exists() or os.access(path, os.W_OK)),
+            what=what,
+            given=str(given),
+            allowed="a file that may be written",
+        )
         for other, at in read:
-            if _same(path, at):
-                raise InputError(what=what, given=str(given), allowed=f"another file than {other}, which is read")
+            require(
+                not _same(path, at), what=what, given=str(given), allowed=f"another file than {other}, which is read"
+            )
         for other, at in seen:
-            if regular and _same(path, at):
-                raise InputError(what=what, given=str(given), allowed=f"another file than that of {other}")
+            require(
+                not regular or not _same(path, at),
+                what=what,
+                given=str(given),
+                allowed=f"another file than that of {other}",
+            )
         seen.append((what, path))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, Model
 from rackline.catalog import names
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Chip, Cluster
 from rackline.parallel import (
     Deployment,
@@ -87,8 +87,13 @@ class System:
         chip = cluster.chip
         runs = stack if isinstance(stack, Stack) else stack_named(stack, calibration, chip)
         if memory_fraction is not None:
-            if not 0.0 < memory_fraction <= 1.0:
-                raise InputError(what="memory_fraction", given=memory_fraction, allowed="above 0 to 1", nearest="0.9")
+            require(
+                0.0 < memory_fraction <= 1.0,
+                what="memory_fraction",
+                given=memory_fraction,
+                allowed="above 0 to 1",
+                nearest="0.9",
+            )
             runs = replace(runs, memory_fraction=memory_fraction)
         return cls(
             model=model,
@@ -265,11 +270,15 @@ class Constraints:
 
     def __post_init__(self) -> None:
         for name, value in (("tpot_s", self.tpot_s), ("ttft_s", self.ttft_s)):
-            if value is not None and not value > 0:
-                raise InputError(what=name, given=value, allowed="more than 0 s", nearest="0.03")
+            require(value is None or value > 0, what=name, given=value, allowed="more than 0 s", nearest="0.03")
         for name, place in (("tpot_percentile", self.tpot_percentile), ("ttft_percentile", self.ttft_percentile)):
-            if place is not None and not 0.0 < place < 100.0:
-                raise InputError(what=name, given=place, allowed="above 0 and below 100", nearest="99")
+            require(
+                place is None or 0.0 < place < 100.0,
+                what=name,
+                given=place,
+                allowed="above 0 and below 100",
+                nearest="99",
+            )
 
     @classmethod
     def of(cls, tpot: Quantity | None, ttft: Quantity | None) -> Constraints:

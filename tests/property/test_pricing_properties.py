@@ -126,8 +126,8 @@ def test_the_margin_is_earned_over_the_lengths_of_a_tier(index: int, margin: flo
         earned = float(np.sum(paid)) / (usd * float(np.sum(takes + makes))) - 1.0
         assert earned == pytest.approx(margin, abs=0.03), tier.name
         assert tier.margin == pytest.approx(margin, abs=1e-9)
-        assert tier.mean_input_len == PromptLengths(from_len=tier.from_len, until_len=tier.until_len).mean
-        assert tier.mean_input_len == pytest.approx(lengths.mean(), rel=0.05)
+        assert tier.way.lengths.mean == PromptLengths(from_len=tier.from_len, until_len=tier.until_len).mean
+        assert tier.way.lengths.mean == pytest.approx(lengths.mean(), rel=0.05)
 
 
 @pytest.mark.parametrize("index", range(len(DEPLOYMENTS)))

@@ -45,8 +45,8 @@ def test_price_at_cost_is_the_cost_of_the_plan(
     best = estimated(monkeypatch, name, on, length, **more)
     tier = bare(name, on, length, **more)
     assert tier.usd_per_mtok_output_all_in == pytest.approx(best.usd_with_leftover, rel=1e-9)
-    assert tier.layout == best.layout
-    assert tier.prefill_layout == (best.prefill_pool and best.prefill_pool.layout)
+    assert tier.deployment.layout == best.layout
+    assert (tier.way.prefill and tier.way.prefill.deployment.layout) == (best.prefill_pool and best.prefill_pool.layout)
     assert tier.tpot_s == pytest.approx(best.tpot_s, rel=1e-9)
 
 

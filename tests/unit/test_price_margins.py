@@ -84,7 +84,7 @@ def test_each_mode_and_tier_of_the_sheet_has_its_margin(found: Any) -> None:
         if row.verdict == "not served":
             continue
         prompt = next(
-            tier.mean_input_len for tier in found.result.offered.tiers if tier.until_len == row.until_len and tier.way
+            tier.way.lengths.mean for tier in found.result.offered.tiers if tier.until_len == row.until_len and tier.way
         )
         price = prompt * row.price_input_usd + 1000 * row.price_output_usd
         cost = prompt * row.cost_input_usd + 1000 * row.cost_output_usd

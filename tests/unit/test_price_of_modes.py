@@ -129,15 +129,15 @@ def test_prices_of_modes_are_ordered_and_cover_their_cost(which: tuple[str, str,
 def test_unequal_prompts_leave_out_pipeline_stages_unless_nothing_else_fits() -> None:
     """Measured once: 8 to 64k tokens through pp=2 reach 81 % of what a plan for their mean says."""
     offered = sold("llama-3.1-8b", "dgx-h100", "8k,64k")
-    assert {tier.layout.pp for tier in offered.tiers if tier.layout} == {1}
+    assert {tier.deployment.layout.pp for tier in offered.tiers if tier.deployment} == {1}
     asked = sold("llama-3.1-8b", "dgx-h100", "8k", layout="pp=2")
-    assert {tier.layout.pp for tier in asked.tiers if tier.layout} == {2}
+    assert {tier.deployment.layout.pp for tier in asked.tiers if tier.deployment} == {2}
 
 
 def test_each_mode_and_tier_has_the_layout_of_its_own_plan() -> None:
     """The way of a tier is the cheapest engine of a plan for its mean request within its limit."""
     offered = sold("llama-3.1-70b", "dgx-h100", "32k,128k")
-    assert len({tier.layout for tier in offered.tiers}) > 1
+    assert len({tier.deployment and tier.deployment.layout for tier in offered.tiers}) > 1
     for tier in offered.tiers:
         assert tier.way is not None
         bare = tier.way.request_chip_s * offered.rent.usd_per_chip_hour / 3600.0

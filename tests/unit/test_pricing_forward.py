@@ -65,7 +65,7 @@ def test_energy_is_power_times_chip_time(costs: TokenCosts) -> None:
         OneDeployment(costs=costs), RENT, Terms(utilisation=0.5, earned_at="longest"), steps=(32e3,)
     ).tiers[0]
     chip_s = float(costs.prefill_chip_s(32e3)[0]) * 1e6
-    on, power = costs.deployment.cluster, tier.power
+    on, power = costs.deployment.cluster, tier.way.power
     assert power is not None
     assert on.chip.power is not None
     busy_w, idle_w = wall_w(on, power.chip_w), wall_w(on, on.chip.power.idle_w)

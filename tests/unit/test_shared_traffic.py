@@ -81,8 +81,8 @@ def test_less_traffic_leaves_more_idle_and_costs_more() -> None:
 def test_the_margin_is_earned_over_the_prompts_of_a_mixture(mix: str) -> None:
     found = rl.price(MODEL, on=ON, mix=mix, contexts="4k,8k", layout="tp=1").result.offered
     short, long = (tier for tier in found.tiers if tier.mode == "standard")
-    assert short.mean_input_len == 500
-    assert long.mean_input_len == 6000
+    assert short.way.lengths.mean == 500
+    assert long.way.lengths.mean == 6000
     assert (short.output_len, long.output_len) == (200, 400)
     assert short.margin == pytest.approx(0.3)
     assert short.output_usd < long.output_usd

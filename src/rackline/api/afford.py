@@ -15,7 +15,7 @@ from rackline.api.plan_parts import plan_inputs, plan_question_of
 from rackline.api.question import MaybeNumber, MaybeWhole, Texts, option, question, whole
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.late import late
 from rackline.pricing.terms import Quality
 from rackline.units import format_count, format_seconds, format_usd
@@ -45,14 +45,14 @@ class AffordQuestion(Planned, ModelQuestion):
     )
     budget: MaybeNumber = option(
         "usd_per_month",
-        "most dollars to spend, such as 40k/month or 480k/year; without `users` or `requests` the most users that it "
-        "buys are looked for",
+        "largest budget, such as 40k/month or 480k/year; without `users` or `requests` the answer is how many users "
+        "it serves",
         default=None,
         unit="USD/month",
         maximum=1e12,
     )
     survive: MaybeWhole = whole(
-        "hosts that may fail while the limits still hold: their copies stand by",
+        "number of hosts that may fail while the limits still hold: spare copies replace theirs",
         minimum=0,
         maximum=1000,
         default=None,
@@ -67,8 +67,8 @@ class AffordQuestion(Planned, ModelQuestion):
     )
     terms: Texts = option(
         "text",
-        "ways to pay: on-demand, reserved-1y, reserved-3y, contract, spot or owned; by default all that are known of "
-        "the chip; may be repeated",
+        "ways to pay: on-demand, reserved-1y, reserved-3y, contract, spot or owned; by default all with a known price "
+        "for the chip; may be repeated",
         default=None,
         several=True,
         repeated=True,
@@ -297,17 +297,24 @@ def afford(question: AffordQuestion, watch: Watch) -> Afforded:
         >>> found.result.offers[0].best.usd_per_month <= 5000
         True
     """
-    if not question.given("budget", "users", "requests"):
-        raise InputError(what="budget", given="nothing", allowed="`budget`, `users` or `requests`", nearest="40k/month")
+    require(
+        question.given("budget", "users", "requests"),
+        what="budget",
+        given="nothing",
+        allowed="`budget`, `users` or `requests`",
+        nearest="40k/month",
+    )
     question.either("users", "requests")
     question.refuse("traffic", allowed="`users` or `requests`")
     if question.given("rent", "price") and question.terms:
         raise InputError(what="terms", given=question.terms[0], allowed="either `terms`, or `rent` or `price`")
     pairs = list(itertools.product(question.models, question.on))
-    if len(pairs) > _MOST_PLANS:
-        raise InputError(
-            what="models", given=f"{len(pairs)} pairs", allowed=f"at most {_MOST_PLANS} of model and cluster"
-        )
+    require(
+        len(pairs) <= _MOST_PLANS,
+        what="models",
+        given=f"{len(pairs)} pairs",
+        allowed=f"at most {_MOST_PLANS} of model and cluster",
+    )
     wanted = bought.Wanted(
         users=question.users,
         requests_per_s=question.requests,
@@ -342,9 +349,13 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
     if best is None:
         return replace(offer, reason=found.reason), use
     ways = _ways(question, found.system.cluster)
-    if not ways:
-        allowed = "a cluster whose chips have a price, or `price`"
-        raise InputError(what=f"price of {offer.cluster}", given=None, allowed=allowed, nearest="--price 2.50")
+    require(
+        ways,
+        what=f"price of {offer.cluster}",
+        given=None,
+        allowed="a cluster whose chips have a price, or `price`",
+        nearest="--price 2.50",
+    )
     return replace(
         offer,
         layout=choice_report.replicas_label(best),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -14,7 +15,7 @@ from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, server_of
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import lengths_of, sessions_of
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.late import late
 from rackline.units import format_seconds, format_usd, parse_whole
 
@@ -104,17 +105,6 @@ class AgentRuns:
         return None
 
 
-def refuse_agents(question: SimulateQuestion) -> None:
-    """Refuse options of tasks without any.
-
-    Raises:
-        InputError: one of them is given.
-    """
-    for name, value in question.given("concurrency", "between_calls", "longest_pause").items():
-        given = ", ".join(question.between_calls) if name == "between_calls" else value
-        raise InputError(what=name, given=given, allowed="only with `agents`", nearest="--agents coding")
-
-
 def agent_runs(question: SimulateQuestion, watch: Watch) -> AgentRuns:
     """Serve tasks at each number in progress, under each policy.
 
@@ -133,23 +123,19 @@ def agent_runs(question: SimulateQuestion, watch: Watch) -> AgentRuns:
     asked = replace(question, prefix_caching=True)
     server = server_of(asked, model, cluster, requests.hash_tokens, longest, watch)
     ran: list[AgentRun] = []
-    for name in policies:
-        for number in numbers:
-            one = _run(question, server, requests, name, number, watch)
-            ran.append(one)
-            if one.interrupted:
-                watch.warn("interrupted: the last row is of what was simulated so far, further ones are left out")
-                return _answer(server, requests, ran)
-    return _answer(server, requests, ran)
-
-
-def _answer(server: Server, requests: simulation.Requests, ran: Sequence[AgentRun]) -> AgentRuns:
-    spec, ranks = server.pool.spec, server.pool.num_ranks * server.pool.replicas
-    number = 1 if requests.task is None else int(requests.task[-1]) + 1
+    for name, number in itertools.product(policies, numbers):
+        ran.append(_run(question, server, requests, name, number, watch))
+        if ran[-1].interrupted:
+            watch.warn("interrupted: the last row is of what was simulated so far, further ones are left out")
+            break
+    num_tasks = 1 if requests.task is None else int(requests.task[-1]) + 1
     return AgentRuns(
-        server=server, name=requests.name, calls_per_task=len(requests) / number, kv_tokens=spec.pool_tokens * ranks,
+        server=server,
+        name=requests.name,
+        calls_per_task=len(requests) / num_tasks,
+        kv_tokens=server.pool.spec.pool_tokens * server.pool.num_ranks * server.pool.replicas,
         ran=tuple(ran),
-    )  # fmt: skip
+    )
 
 
 def _numbers(text: str) -> list[int | None]:
@@ -167,10 +153,13 @@ def _numbers(text: str) -> list[int | None]:
 def _check(question: SimulateQuestion, name: str) -> None:
     """Refuse a policy that the cache cannot follow."""
     found = evictions.KEEPINGS.find(name)
-    if found.place == "tier" and not question.tier:
-        raise InputError(
-            what="between_calls", given=name, allowed="with a `tier` to move to", nearest="--tier host=1TB@50GB/s"
-        )
+    require(
+        found.place != "tier" or question.tier,
+        what="between_calls",
+        given=name,
+        allowed="with a `tier` to move to",
+        nearest="--tier host=1TB@50GB/s",
+    )
     if name != "keep":
         question.refuse("eviction", "cache_ttl", allowed="only with `between_calls` keep")
 

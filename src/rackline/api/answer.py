@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rackline.api.question import Option, Question, check_names, options
 from rackline.api.verbs import Entry, entries
-from rackline.errors import InputError, nearest_name, unknown_name
+from rackline.errors import InputError, nearest_name, require, unknown_name
 from rackline.late import late
 from rackline.plain import plain
 
@@ -211,8 +211,7 @@ class Answer(Generic[Q, R]):
             InputError: this answer has no figure, or not of that kind.
         """
         figures = self.verb.figures
-        if not figures:
-            raise InputError(what="plot()", given=self.question.ask, allowed="an answer that has a figure")
+        require(figures, what="plot()", given=self.question.ask, allowed="an answer that has a figure")
         if kind is not None and kind not in figures:
             raise unknown_name("plot_kind", kind, figures)
         return figures[kind or next(iter(figures))](self)
@@ -379,12 +378,12 @@ def question_of(kind: type[Q], args: tuple[Any, ...], given: dict[str, Any]) -> 
         InputError: as `check_names`; too many arguments without a name.
     """
     positional = [name for name, one in options(kind).items() if one.positional]
-    if len(args) > len(positional):
-        raise InputError(
-            what=kind.ask,
-            given=f"{len(args)} arguments without a name",
-            allowed=f"{len(positional)} ({', '.join(positional)}); give the others by name",
-        )
+    require(
+        len(args) <= len(positional),
+        what=kind.ask,
+        given=f"{len(args)} arguments without a name",
+        allowed=f"{len(positional)} ({', '.join(positional)}); give the others by name",
+    )
     return kind(**check_names(kind, {**dict(zip(positional, args, strict=False)), **given}))
 
 

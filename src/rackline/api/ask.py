@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from rackline.api.answer import Answer, Watch, answer_of, asks, find_verb
 from rackline.api.question import Question, option, options, question
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, RacklineError
+from rackline.errors import InputError, RacklineError, require
 from rackline.files import parse_json, parse_toml, read_text
 from rackline.late import late
 
@@ -159,10 +159,12 @@ def ask(question: AskQuestion, watch: Watch) -> Answers:
         >>> file.unlink()
     """
     asked = list(itertools.islice(_expanded(read_questions(question.file)), MOST_QUESTIONS + 1))
-    if len(asked) > MOST_QUESTIONS:
-        raise InputError(
-            what=question.file, given="more", allowed=f"at most {MOST_QUESTIONS:,} questions, with lists expanded"
-        )
+    require(
+        len(asked) <= MOST_QUESTIONS,
+        what=question.file,
+        given="more",
+        allowed=f"at most {MOST_QUESTIONS:,} questions, with lists expanded",
+    )
     found: list[Asked] = []
     with watch.counting("asking", "answered") as done:
         for number, one in enumerate(asked, start=1):
@@ -197,8 +199,7 @@ def read_questions(file: str) -> list[Mapping[str, Any]]:
         raise InputError(what=file, given=str(error), allowed=allowed) from None
     if isinstance(data, Mapping):
         table = cast("Mapping[str, Any]", data)
-        if set(table) != {"questions"}:
-            raise InputError(what=file, given=", ".join(table) or "nothing", allowed=allowed)
+        require(set(table) == {"questions"}, what=file, given=", ".join(table) or "nothing", allowed=allowed)
         data = table["questions"]
     listed = cast("list[Any]", data) if isinstance(data, list) else None
     if listed is None or not all(isinstance(one, Mapping) for one in listed):

@@ -12,7 +12,7 @@ from rackline.api.groups import PRICE
 from rackline.api.question import ClusterLike, MaybeNumber, Number, Question, Settings, option, question, shared
 from rackline.api.resolve import assignments, cluster_of
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_name
+from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_name, require
 from rackline.late import late
 from rackline.units import format_count, format_percent, parse_count
 
@@ -42,8 +42,9 @@ def quality_of(text: str) -> Quality:
         InputError: another form.
     """
     size, at, tokens = text.rpartition("@")
-    if not (at and size and tokens):
-        raise InputError(what="quality_of", given=text, allowed="SIZE@TOKENS such as 70b@15T", nearest="70b@15T")
+    require(
+        at and size and tokens, what="quality_of", given=text, allowed="SIZE@TOKENS such as 70b@15T", nearest="70b@15T"
+    )
     count = _amount(tokens, "tokens of `quality_of`", MOST_TOKENS)
     name = size.strip()
     if re.match(r"^[\d.+-]", name):
@@ -77,10 +78,12 @@ def laws_of(
         InputError: an unknown law, or one that knows nothing of mixtures for a mixture.
     """
     if name is not None and name.endswith(".csv"):
-        if mixture or (wanted is not None and wanted.total_params > wanted.active_params):
-            raise InputError(
-                what="law", given=name, allowed="ludziejewski for mixtures: these runs are of dense models"
-            )
+        require(
+            not mixture and (wanted is None or wanted.total_params <= wanted.active_params),
+            what="law",
+            given=name,
+            allowed="ludziejewski for mixtures: these runs are of dense models",
+        )
         fitted = scaling.fit_file(name).law
         return fitted, fitted
     of_wanted = 1.0
@@ -283,8 +286,9 @@ def _drawable(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Budgeted:
 
 
 def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
-    if question.runs and "plot" in outputs:
-        raise InputError(what="plot", given="known runs", allowed="a budget, without `runs`")
+    require(
+        not question.runs or "plot" not in outputs, what="plot", given="known runs", allowed="a budget, without `runs`"
+    )
 
 
 @asks(

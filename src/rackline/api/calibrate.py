@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import Question, Texts, Whole, option, question, whole
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import check_outputs, read_text
 from rackline.late import late
 from rackline.units import format_percent
@@ -99,20 +99,29 @@ class CalibrateQuestion(Question):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class Written:
+    """What became of the files of a fit, which is not lost where they cannot be written.
+
+    Args:
+        files: names of the files that were written.
+        unwritten: why none could be written; empty where they were.
+    """
+
+    files: tuple[str, ...] = ()
+    unwritten: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated(Written):
     """Fitted numbers.
 
     Args:
-        fitted: of each group, with errors.
-        files: that were written.
-        unwritten: why they were not; empty where they were.
+        fitted: the numbers of each group, with errors.
     """
 
     json_keys: ClassVar = ("*summary", "files", "unwritten")
 
     fitted: fits.CalibrationResult
-    files: tuple[str, ...]
-    unwritten: str = ""
 
     @property
     def summary(self) -> report.Summary:
@@ -121,39 +130,31 @@ class Calibrated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedServer:
+class CalibratedServer(Written):
     """Numbers of one server, fitted to its observed runs.
 
     Args:
         observed: numbers and errors.
-        files: that were written.
-        unwritten: why they were not; empty where they were.
     """
 
     json_keys: ClassVar = ("*observed", "files", "unwritten")
 
     observed: observed_fit.ObservedFit
-    files: tuple[str, ...]
-    unwritten: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Onboarded:
+class Onboarded(Written):
     """A release or chip in the catalogue.
 
     Args:
         onboarding: what became of its rows, group by group.
         rescored: measured servings before and after; None where none were given.
-        files: that were written.
-        unwritten: why they were not; empty where they were.
     """
 
     json_keys: ClassVar = ("groups=onboarding.groups", "rescored", "worse", "files", "unwritten")
 
     onboarding: onboard.Onboarding
     rescored: run.Rescored | None
-    files: tuple[str, ...]
-    unwritten: str = ""
 
     @property
     def worse(self) -> tuple[str, ...]:
@@ -265,21 +266,25 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     target = _target(question.output) if question.output is not None else None
     if question.observed:
         return _of_server(question, target, watch)
-    if not question.tables:
-        raise InputError(what="tables", given="nothing", allowed="CSV files of measured operations, or `observed`")
-    if question.calibration != "auto":
-        raise InputError(what="calibration", given=question.calibration, allowed="only with `observed`")
+    require(question.tables, what="tables", given="nothing", allowed="CSV files of measured operations, or `observed`")
+    require(
+        question.calibration == "auto", what="calibration", given=question.calibration, allowed="only with `observed`"
+    )
 
     if question.release or question.chip:
         return _onboarded(question, target, watch)
-    if question.cases or question.catalogue != "user":
-        raise InputError(what="cases", given="without a release", allowed="`release` or `chip` beside it")
+    require(
+        not question.cases and question.catalogue == "user",
+        what="cases",
+        given="without a release",
+        allowed="`release` or `chip` beside it",
+    )
 
     shipping = onboard.ships() if target is not None and target.is_dir() else {"fitted": (), "held": ()}
     chips = _chips()
     result = _fitted(measured.read_tables(question.tables, list(chips), shipping["held"]), chips, question, watch)
     if target is None:
-        return Calibrated(fitted=result, files=())
+        return Calibrated(fitted=result)
     if target.is_dir():
         stacks = [stack for stack in write.stacks_of(result) if stack in shipping["fitted"]]
         files = {target / f"{stack}.toml": write.stack_file(result, stack) for stack in stacks}
@@ -296,7 +301,7 @@ def _written(files: Mapping[Path, str]) -> dict[str, Any]:
             path.parent.mkdir(parents=True, exist_ok=True)
         write.write_files(files)
     except (InputError, OSError) as error:
-        return {"files": (), "unwritten": str(error)}
+        return {"unwritten": str(error)}
     return {"files": tuple(map(str, files))}
 
 
@@ -325,12 +330,19 @@ def _chips() -> dict[str, hardware.Chip]:
 
 def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -> Onboarded:
     """Fit a release or chip beside what is stored, score cases before and after, write the catalogue."""
-    if target is not None:
-        allowed = "only without a release or chip, whose numbers go to the catalogue"
-        raise InputError(what="output", given=str(target), allowed=allowed)
+    require(
+        target is None,
+        what="output",
+        given=str(target),
+        allowed="only without a release or chip, whose numbers go to the catalogue",
+    )
     stack, version = fallback.split_version(question.release) if question.release else ("", "")
-    if stack and not version:
-        raise InputError(what="release", given=question.release, allowed="a stack and its version, such as vllm=0.33")
+    require(
+        not stack or version,
+        what="release",
+        given=question.release,
+        allowed="a stack and its version, such as vllm=0.33",
+    )
     if question.cases:
         run.read_cases(question.cases)  # what cannot be read is said before the fit
     chips, texts = _chips(), dict[str, str]()
@@ -364,8 +376,9 @@ def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -
 def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
     """Fit to observed runs, and say what they leave open."""
     question.refuse("tables", "release", "chip", "cases", allowed="only without `observed`")
-    if target is not None and target.is_dir():
-        raise InputError(what="output", given=str(target), allowed="a file, such as mine.toml")
+    require(
+        target is None or not target.is_dir(), what="output", given=str(target), allowed="a file, such as mine.toml"
+    )
     found = validation.read_cases(question.observed)
     for one in found.unsupported:
         watch.warn(f"{one.case_id} is left out: {one.reason}")
@@ -390,8 +403,12 @@ def _target(output: str) -> Path:
     """The file or folder to write."""
     target = Path(output)
     folder = target.is_dir() or output.endswith("/")
-    if not folder and (target.suffix != ".toml" or not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", target.stem.lower())):
-        raise InputError(what="output", given=output, allowed="a name such as calibration.toml, or a folder")
+    require(
+        folder or (target.suffix == ".toml" and re.fullmatch(r"[a-z0-9][a-z0-9._-]*", target.stem.lower())),
+        what="output",
+        given=output,
+        allowed="a name such as calibration.toml, or a folder",
+    )
     if not folder:
         check_outputs({"output": output})
     elif not target.is_dir():

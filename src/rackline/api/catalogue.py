@@ -11,7 +11,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import Option, Question, Settings, option, question, shared
 from rackline.api.resolve import Owner, assignments, share_out
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import check_outputs, write_text
 from rackline.late import late
 
@@ -80,7 +80,7 @@ class ChipsQuestion(Question):
     name: str | None = shared(NAME, default=None, kw_only=False)
     ridge: bool = option("switch", "ridge points by data type, and the time to read all of memory once", default=False)
     check: bool = option(
-        "switch", "all that is missing or doubtful in the record, and what it does to answers", default=False
+        "switch", "list what is missing or doubtful in the record, and how that affects answers", default=False
     )
     set: Settings = set_option("hbm_bytes_per_s=20TB/s")
 
@@ -335,7 +335,7 @@ class NewQuestion(Question):
     name: str = option("text", "name of the new entry, such as my-chip", kw_only=False)
     like: str | None = option(
         "text",
-        "catalogue entry to copy the numbers from; by default that with the nearest name",
+        "catalogue entry to copy the numbers from; the one with the nearest name by default",
         default=None,
     )
     output: str | None = option(
@@ -401,8 +401,7 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         >>> Path("my-chip.toml").unlink()
     """
     target = Path(question.output or f"{question.name}.toml")
-    if target.suffix != ".toml":
-        raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
+    require(target.suffix == ".toml", what="output", given=str(target), allowed="a name that ends in .toml")
     if target.exists():  # before the nearest entry is looked for: a name would find this file
         raise InputError(what="output", given=str(target), allowed="a file that does not exist yet")
     found: chip_check.Template = chip_check.template(question.kind, question.name, question.like)

@@ -14,7 +14,7 @@ from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.stacks import answered_by, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, UnknownNameError, nearest_name
+from rackline.errors import InputError, UnknownNameError, nearest_name, require
 from rackline.late import late
 from rackline.units import parse_whole
 
@@ -46,8 +46,8 @@ class CompareQuestion(Planned, ModelQuestion):
     )
     now: str | None = option(
         "text",
-        "today's deployment on the first MODEL@CLUSTER, to compare its plan with: layout and sequences in flight "
-        "on a replica, such as tp=8,batch=64; also precision= and mode=",
+        "the current deployment on the first MODEL@CLUSTER, which its plan is compared with: layout and sequences in "
+        "flight per replica, such as tp=8,batch=64; also precision= and mode=",
         default=None,
     )
     tpot: Limit = limit("time per output token of deployments", "30ms", default=None)
@@ -310,10 +310,13 @@ def parse_now(text: str) -> Now:
                 nearest=near and f"{near}={value or 1}",
             )
         found[key] = value
-    if "batch" not in found:
-        raise InputError(
-            what="now", given=text, allowed="with the sequences in flight on a replica", nearest=f"{text},batch=64"
-        )
+    require(
+        "batch" in found,
+        what="now",
+        given=text,
+        allowed="with the sequences in flight on a replica",
+        nearest=f"{text},batch=64",
+    )
     degrees = ",".join(f"{key}={value}" for key, value in found.items() if key in _LAYOUT)
     return Now(
         layout=degrees or "tp=1",
@@ -351,8 +354,7 @@ def asked_of(question: CompareQuestion, rent: str | None) -> list[Asked]:
     found: list[Asked] = []
     for name in question.names:
         model, separator, on = name.rpartition("@")
-        if not (separator and model and on):
-            raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
+        require(separator and model and on, what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
         for engine in engines or ("",):
             of_engine = {"calibration": engine.partition("=")[0].strip(), "launch": engine} if engine else {}
             one = plan_question_of(question, model=model, on=on, rent=rent, **of_engine)

@@ -20,7 +20,7 @@ from rackline.api.question import (
 )
 from rackline.api.validate import Format
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, unknown_name
+from rackline.errors import require, unknown_name
 from rackline.late import late
 from rackline.units import format_bytes, format_percent, format_seconds
 
@@ -388,9 +388,7 @@ def _runs(files: Sequence[str]) -> list[cases.Case]:
         InputError: none.
     """
     every = [case for case in validation.read_cases(files).cases if case.kind in ("observed", "requests")]
-    if not every:
-        allowed = "runs with their requests, as `observe --save` writes"
-        raise InputError(what="files", given=", ".join(files), allowed=allowed)
+    require(every, what="files", given=", ".join(files), allowed="runs with their requests, as `observe --save` writes")
     return every
 
 

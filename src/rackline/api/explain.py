@@ -28,7 +28,7 @@ from rackline.api.question import (
 )
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.files import write_text
 from rackline.late import late
 from rackline.plain import plain
@@ -226,7 +226,8 @@ class ExplainQuestion(AdapterQuestion):
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     policy: passes.StepPolicy | None = option(
         "text",
-        "how the times of rows combine: blackboard, serial or overlap; the calibration's own by default",
+        "how the times of the rows add up to that of the pass: blackboard, serial or overlap; that of the calibration "
+        "by default",
         default=None,
         choices=POLICIES,
     )
@@ -370,8 +371,9 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     """
     sequences = question.batch
     context_len, new_tokens = question.context, question.prefill or 0.0
-    if not sequences and not new_tokens:
-        raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
+    require(
+        sequences or new_tokens, what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1"
+    )
     system, media = resolve(question, watch), media_of(question, watch)
     context_len += media_tokens(media)
     new_tokens += media_tokens(media) if new_tokens else 0

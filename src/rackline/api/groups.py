@@ -60,10 +60,10 @@ PRECISION = Option(
 )
 CALIBRATION = Option(
     kind="object",
-    help="calibration of kernel efficiency: auto (searches compare the stacks measured on the chip; others, and where "
-    "costs cannot be told apart, take the one of which most is known), trtllm, vllm, sglang, each also in a version "
-    "(vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML "
-    "file; a cluster from `rackline measure` comes with its own",
+    help="calibration of kernel efficiency: auto (searches compare the stacks measured on the chip and take the "
+    "cheapest; other questions, and searches whose costs cannot be told apart, take the best measured stack), trtllm, "
+    "vllm, sglang, each also in a version (vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML file; "
+    "a cluster from `rackline measure` comes with its own",
 )
 ROUTING = Option(
     kind="text",
@@ -105,8 +105,8 @@ USE = Option(
 )
 MIX = Option(
     kind="text",
-    help="several lengths at once: a CSV file with the columns share, input, output, or a TOML file with [[requests]] "
-    "of these keys; limits, percentiles and memory are those of the mixture",
+    help="mixture of request lengths: a CSV file with the columns share, input, output, or a TOML file with "
+    "[[requests]] that have these keys; limits, percentiles and memory are those of the mixture",
 )
 THINK_TIME = Option(
     kind="seconds",
@@ -123,8 +123,8 @@ CACHE_HIT = Option(
 )
 CONFIDENCE = Option(
     kind="fraction",
-    help="share of the servers of this kind that keep each latency limit, such as 90%: predictions stay below the "
-    "limits by what measured servers exceeded them; by default they may reach them",
+    help="confidence that each latency limit is met, such as 90%: predictions stay below the limits by the margin "
+    "with which that share of measured servers meets them; by default they may reach the limits",
     unit="1",
     minimum=0.5,
     maximum=0.99,
@@ -185,7 +185,7 @@ class Served(Question):
     mix: str | None = shared(MIX, default=None)
     trace: str | None = option(
         "text",
-        "several lengths at once: those of recorded requests, in the formats that `simulate` reads",
+        "mixture of request lengths from recorded requests, in the formats that `simulate` reads",
         default=None,
     )
     memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default="0.9")
@@ -194,7 +194,7 @@ class Served(Question):
     rent: str | None = shared(RENT, default=None)
     traffic: MaybeNumber = option(
         "per_second",
-        "output tokens to serve, such as 50M/s or 2T/day: prints the replicas, racks, watts and dollars needed",
+        "fleet traffic in output tokens, such as 50M/s or 2T/day: prints the replicas, racks, watts and dollars needed",
         default=None,
         unit="token/s",
         maximum=1e15,
@@ -202,14 +202,16 @@ class Served(Question):
     )
     requests: MaybeNumber = option(
         "per_second",
-        "the same for requests, such as 50/s, 3k/min or 1M/h",
+        "fleet traffic in requests, such as 50/s, 3k/min or 1M/h",
         default=None,
         unit="request/s",
         maximum=1e12,
         group=FLEET,
     )
     users: MaybeWhole = whole(
-        "the same for interactive users, each of whom waits for an answer or thinks", default=None, group=FLEET
+        "fleet traffic as a number of interactive users, each of whom waits for an answer or thinks",
+        default=None,
+        group=FLEET,
     )
     think_time: MaybeNumber = shared(THINK_TIME, default=None, group=FLEET)
     peak_over_mean: MaybeNumber = option(
@@ -441,7 +443,7 @@ class Lifetimes(Question):
     eviction: str = shared(EVICTION, default="lru", group=CACHE)
     cache_ttl_from: str = option(
         "text",
-        "when the time to expiry begins: at each use (sliding) or once, when the block is written (write)",
+        "when the time to expiry starts: at each use (use: sliding) or once, when the block is written (write)",
         default="use",
         choices=("use", "write"),
         group=CACHE,

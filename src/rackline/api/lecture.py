@@ -23,7 +23,7 @@ from rackline.api.question import (
 )
 from rackline.api.resolve import assignments
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.files import check_outputs, write_text
 from rackline.late import late
 from rackline.plain import plain
@@ -173,8 +173,7 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
     question.refuse("set", "measured", allowed="nothing together with `guess`")
     with watch.moving("computing the figures"):
         chapters = guide.chapters(question.segment)
-    if not chapters:
-        raise InputError(what="segment", given=question.segment, allowed="1 to 7 with `guess`")
+    require(chapters, what="segment", given=question.segment, allowed="1 to 7 with `guess`")
     shown = guide.steps_of(chapters)
     claim = None if question.claim is None else question.claim.strip().upper()
     if claim is not None and claim not in shown:
@@ -385,8 +384,7 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
         'my-machine.toml'
     """
     target = Path(question.output)
-    if target.suffix != ".toml":
-        raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
+    require(target.suffix == ".toml", what="output", given=str(target), allowed="a name that ends in .toml")
     check_outputs({"output": target})
     lab_experiment.start_jax(question.device)
 

@@ -21,7 +21,7 @@ from rackline.api.question import (
     whole,
 )
 from rackline.api.resolve import Lookup, lookup_of
-from rackline.errors import ConfigError, HubError, InputError
+from rackline.errors import ConfigError, HubError, InputError, require
 from rackline.late import late
 
 with late:
@@ -124,13 +124,13 @@ def _size(text: str) -> tuple[int, int]:
     """
     found = re.fullmatch(r"\s*(\d{1,6})\s*[x×]\s*(\d{1,6})\s*", text)
     sides = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not all(1 <= side <= MOST_PIXELS for side in sides) or max(sides) > 200 * min(sides):
-        raise InputError(
-            what="image_size",
-            given=text,
-            allowed=f"WIDTHxHEIGHT in pixels, sides of 1 to {MOST_PIXELS:,}",
-            nearest="1024x1024",
-        )
+    require(
+        all(1 <= side <= MOST_PIXELS for side in sides) and max(sides) <= 200 * min(sides),
+        what="image_size",
+        given=text,
+        allowed=f"WIDTHxHEIGHT in pixels, sides of 1 to {MOST_PIXELS:,}",
+        nearest="1024x1024",
+    )
     return sides
 
 
@@ -191,8 +191,12 @@ def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) 
         return model
     if number == 1:
         question.refuse(*_OF_SEVERAL, allowed="only with `adapters`, of several")
-    if resident is not None and resident > number:
-        raise InputError(what="resident_adapters", given=resident, allowed=f"up to {number}, all adapters")
+    require(
+        resident is None or resident <= number,
+        what="resident_adapters",
+        given=resident,
+        allowed=f"up to {number}, all adapters",
+    )
 
     if not isinstance(model, arch.Model):
         raise InputError(what="adapter", given=question.adapter, allowed="a model whose layers are known")
@@ -201,8 +205,12 @@ def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) 
         watch.warn(f"the adapter {adapter.name} was made for {adapter.base}, not for {model.name}")
     built = arch.apply_adapter(model, adapter)
     if number > 1 and built.adapter is not None:
-        if any(module.copies > 1 for module in built.adapter.modules):
-            raise InputError(what="adapters", given=number, allowed="1 where experts have adapters")
+        require(
+            not any(module.copies > 1 for module in built.adapter.modules),
+            what="adapters",
+            given=number,
+            allowed="1 where experts have adapters",
+        )
         several = replace(
             built.adapter,
             number=number,

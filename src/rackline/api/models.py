@@ -30,7 +30,7 @@ from rackline.api.question import (
 )
 from rackline.api.resolve import Lookup, check_context, lookup_of, resolve
 from rackline.api.verbs import Entry
-from rackline.errors import HubError, InputError
+from rackline.errors import HubError, InputError, require
 from rackline.late import late
 from rackline.units import format_count, format_seconds
 
@@ -219,10 +219,12 @@ def _found(name: str, lookup: Lookup) -> tuple[arch.FoundModel, hub.Adapter | No
             adapter = adapter_of_repository(name, offline=lookup.offline)
             if adapter is None:
                 raise
-    if not adapter.base:
-        raise InputError(
-            what="name", given=name, allowed="an adapter whose adapter_config.json names its base_model_name_or_path"
-        )
+    require(
+        adapter.base,
+        what="name",
+        given=name,
+        allowed="an adapter whose adapter_config.json names its base_model_name_or_path",
+    )
     return lookup.find(adapter.base, headers=True), adapter
 
 
@@ -328,10 +330,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
             server=system.server(max(float(system.stack.max_batched_tokens), float(prompt))),
         ).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
-        if not fitting:
-            raise InputError(
-                what="on", given=cluster.name, allowed=f"a cluster that holds {model.name}; see rackline fit"
-            )
+        require(fitting, what="on", given=cluster.name, allowed=f"a cluster that holds {model.name}; see rackline fit")
         layout = min(fitting, key=lambda row: (row.layout.chips_per_replica, row.layout.pp)).layout
     deployment = system.deployment(layout)
     passes = tuple(_pass(part, system, layout) for part in media.parts)

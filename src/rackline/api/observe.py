@@ -33,7 +33,7 @@ from rackline.api.rates import classes_of
 from rackline.api.resolve import cluster_of, lookup_of
 from rackline.api.traffic import load_of, requests_of
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import check_outputs, write_text
 from rackline.late import late
 from rackline.units import format_seconds, format_usd
@@ -326,8 +326,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
         key_env=question.key_env,
     )
     announced = f"{ahead.text}, to {to.served_name} at {to.base_url}"
-    if not (question.yes or watch.agrees(announced)):
-        raise InputError(what="yes", given="nothing", allowed=f"`yes`, to send {announced}")
+    require(question.yes or watch.agrees(announced), what="yes", given="nothing", allowed=f"`yes`, to send {announced}")
     prompts = load_generator.Prompts(
         target=to,
         form="words" if question.prompts == "words" else "tokens",
@@ -361,8 +360,12 @@ def _traffic(question: ObserveQuestion) -> simulation.Requests:
     Raises:
         InputError: more than may be sent; a backlog, which would be sent at once.
     """
-    if any(one.offline for one in classes_of(question)):
-        raise InputError(what="classes", given="an offline class", allowed="only in simulate")
+    require(
+        not any(one.offline for one in classes_of(question)),
+        what="classes",
+        given="an offline class",
+        allowed="only in simulate",
+    )
     found = requests_of(question)
     most = question.requests or (MOST_REQUESTS if question.load is not None else _USUAL_REQUESTS)
     if question.load is not None and question.requests is None and len(found) > most:

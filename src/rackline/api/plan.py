@@ -26,7 +26,7 @@ from rackline.api.resolve import leading_number, named, read_sweep, setting
 from rackline.api.stacks import answered_by, planned_under, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import write_text
 from rackline.late import late
 from rackline.plain import plain
@@ -217,8 +217,12 @@ def _documents(answer: Answered) -> Mapping[str, str]:
 
 
 def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
-    if question.what_if is not None and "launch_as" in outputs:
-        raise InputError(what="launch_as", given=question.what_if, allowed="a single plan, without `what_if`")
+    require(
+        question.what_if is None or "launch_as" not in outputs,
+        what="launch_as",
+        given=question.what_if,
+        allowed="a single plan, without `what_if`",
+    )
 
 
 @asks(

@@ -32,7 +32,7 @@ from rackline.api.question import (
 )
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
 from rackline.api.traffic import cache_rules_of, mixture_of, repeating_of, tiers_of
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.late import late
 
 with late:
@@ -62,20 +62,20 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
 
     objective: str = option(
         "text",
-        "what is least within the limits: dollars, or joules of an output token, for which power caps and layouts "
+        "what to minimise within the limits: dollars, or joules per output token, for which power caps and layouts "
         "are compared by energy",
         default="dollars",
         choices=("dollars", "joules"),
     )
     prefill_on: ClusterLike | None = option(
         "object",
-        "another cluster for the prefill pool, such as h100-96; by default chips of the same cluster",
+        "a separate cluster for the prefill pool, such as h100-96; chips of the same cluster by default",
         default=None,
         group=_POOLS,
     )
     prefill_chips: MaybeWhole = option(
         "whole",
-        "number of chips of that cluster; all by default",
+        "number of chips of the prefill cluster; all of them by default",
         default=None,
         unit="count",
         minimum=1.0,
@@ -90,7 +90,7 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
     pue: Number = shared(PUE, default="1", group=FLEET)
     offline_share: MaybeNumber = option(
         "fraction",
-        "offline share: traffic that may wait for off-peak hours, such as 30%",
+        "offline share: share of the traffic that may wait for off-peak hours, such as 30%",
         default=None,
         unit="1",
         zero=True,
@@ -98,7 +98,7 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
     )
     provider: MaybeNumber = option(
         "count",
-        "output tokens/s of a whole provider, for comparison, such as 400M",
+        "output tokens/s that a whole provider serves, to compare the fleet with, such as 400M",
         default=None,
         unit="token/s",
         maximum=1e15,
@@ -112,8 +112,8 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
     )
     launch: str | None = option(
         "text",
-        "print launch commands of the answer for auto (the calibration's stack), vllm, sglang, trtllm or llama-cpp, "
-        "each also in a version, such as sglang=0.5.6; its launch rules apply",
+        "print the commands that launch the answer: auto (the calibration's stack), vllm, sglang, trtllm or "
+        "llama-cpp, each also in a version, such as sglang=0.5.6; the engine's launch rules apply",
         default=None,
         group=_MORE,
     )
@@ -131,7 +131,7 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
         group=_MORE,
     )
     sample: MaybeWhole = whole(
-        "requests that will be observed, such as 40: what nine of ten runs of this many show of the answer",
+        "number of requests that you will measure, such as 40: shows the range in which nine of ten such runs fall",
         minimum=5,
         maximum=10_000,
         default=None,
@@ -426,13 +426,13 @@ def speculations_of(text: str | None) -> list[serving_workload.Speculation] | No
             number, given = int(drafts), float(yields) if equals else None
         except ValueError:
             number, given = 0, None
-        if not 1 <= number <= 16:
-            raise InputError(
-                what="speculate",
-                given=text,
-                allowed="usual, or drafts from 1 to 16 with the tokens that a step yields, such as 1,3=2.9",
-                nearest="usual",
-            )
+        require(
+            1 <= number <= 16,
+            what="speculate",
+            given=text,
+            allowed="usual, or drafts from 1 to 16 with the tokens that a step yields, such as 1,3=2.9",
+            nearest="usual",
+        )
         found.append(
             serving_workload.usual_speculation(number)
             if given is None

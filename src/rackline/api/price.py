@@ -34,7 +34,7 @@ from rackline.api.resolve import check_context, resolve
 from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, UnknownNameError
+from rackline.errors import InputError, UnknownNameError, require
 from rackline.late import late
 from rackline.units import format_usd
 
@@ -98,8 +98,8 @@ class PriceQuestion(Served, MediaQuestion):
     )
     margin_at: str = option(
         "text",
-        "prompts at which the margin is earned: mean (all of a tier, as many in each doubling of the length) or "
-        "longest (no prompt of a tier is sold below its cost)",
+        "which prompts earn the margin: mean (all prompts of a tier together, as many in each doubling of the length) "
+        "or longest (so that no prompt of a tier is sold below its cost)",
         default="mean",
         choices=("mean", "longest"),
     )
@@ -124,8 +124,8 @@ class PriceQuestion(Served, MediaQuestion):
     pue: Number = shared(PUE, default="1")
     against: MaybeText = option(
         "text",
-        "a provider's prices to hold against the costs, for each mode and context tier: a price sheet, a TOML file, or "
-        "a provider that sells the model",
+        "a provider's prices to compare with the costs, for each mode and context tier: a price sheet, a TOML file, "
+        "or a provider that sells the model",
         default=None,
     )
     confidence: MaybeNumber = shared(CONFIDENCE, default=None)
@@ -359,8 +359,12 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         >>> rl.price("llama-3.1-70b", on="dgx-h100", precision="fp8", layout="tp=8")
         <price: $... in and $... out a million tokens ...>
     """
-    if question.purchase is not None and (question.rent is not None or question.price is not None):
-        raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
+    require(
+        question.purchase is None or (question.rent is None and question.price is None),
+        what="purchase",
+        given=question.purchase,
+        allowed="instead of `rent` or `price`",
+    )
     sheet = None if question.against is None else _sheet(question, question.against)
     if sheet is not None:
         question = _at_cost(question, sheet)
@@ -431,8 +435,12 @@ def _sheet(question: PriceQuestion, name: str) -> pricing.PriceSheet:
 def _at_cost(question: PriceQuestion, sheet: pricing.PriceSheet) -> PriceQuestion:
     """The question at cost, with the context tiers, fast modes and lifetimes of a sheet."""
     usual = defaults(type(question))
-    if question.margin != usual["margin"]:
-        raise InputError(what="margin", given=question.margin, allowed="either `against`, which finds it, or `margin`")
+    require(
+        question.margin == usual["margin"],
+        what="margin",
+        given=question.margin,
+        allowed="either `against`, which finds it, or `margin`",
+    )
     lifetimes = {write.lifetime_s for tier in sheet.tiers for write in tier.cache_writes if write.lifetime_s}
     ratios = {tier.speed_ratio for tier in sheet.tiers if tier.speed_ratio}
     return replace(

@@ -11,7 +11,7 @@ from rackline.api.groups import MOST_MARGIN
 from rackline.api.question import MaybeNumber, Question, Texts, option, question
 from rackline.api.stacks import Offer, observe_line
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.late import late
 from rackline.plain import plain
 from rackline.units import format_count, parse_fraction
@@ -38,7 +38,7 @@ class InferPricesQuestion(Question):
     all: bool = option("switch", "all sheets of the catalogue", default=False)
     chip: Texts = option(
         "text",
-        "chip the provider may use; may be repeated; by default every chip with a rent and at least 80 GB",
+        "chip that the provider may use; may be repeated; by default every chip with a known rent and at least 80 GB",
         default=None,
         several=True,
         repeated=True,
@@ -160,10 +160,12 @@ def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
         ['google-gemini-3.1-pro']
     """
     sheets = question.sheets
-    if question.all == bool(sheets):
-        raise InputError(
-            what="infer-prices", given=", ".join(sheets) or "nothing", allowed="names of sheets or models, or `all`"
-        )
+    require(
+        question.all != bool(sheets),
+        what="infer-prices",
+        given=", ".join(sheets) or "nothing",
+        allowed="names of sheets or models, or `all`",
+    )
 
     unknowns = _unknowns(question)
     chosen = pricing.all_sheets() if question.all else [sheet for name in sheets for sheet in pricing.find_sheets(name)]
@@ -193,8 +195,7 @@ def _span(text: str, name: str, maximum: float) -> tuple[float, float]:
     """Read "20%..80%", or one value for both ends."""
     low, dots, high = text.partition("..")
     ends = [parse_fraction(part, name=name, maximum=maximum) for part in ((low, high) if dots else (low, low))]
-    if ends[1] < ends[0]:
-        raise InputError(what=name, given=text, allowed="LOW..HIGH", nearest=f"{high}..{low}")
+    require(ends[1] >= ends[0], what=name, given=text, allowed="LOW..HIGH", nearest=f"{high}..{low}")
     return ends[0], ends[1]
 
 
@@ -266,10 +267,12 @@ def costs_of(
         engines = search.contenders(
             system, systems.Demand(workload=request), among, prefill=None, open_loop=False
         ).engines
-    if not engines.contenders:
-        raise InputError(
-            what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {engines.reason}"
-        )
+    require(
+        engines.contenders,
+        what="deployment",
+        given=f"{model.name} on {cluster.name}",
+        allowed=f"one that fits: {engines.reason}",
+    )
     found = [pricing.TokenCosts.of(system, one.layout) for one in engines.ranked]
     return min(found, key=lambda one: float(one.request_chip_s(request.input_len, request.output_len)[0]))
 

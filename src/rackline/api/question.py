@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, cast, dataclass_transform
 
 from rackline.api.verbs import entries
-from rackline.errors import InputError, unknown_name
+from rackline.errors import InputError, require, unknown_name
 from rackline.late import late
 from rackline.units import (
     Quantity,
@@ -154,8 +154,7 @@ class Option:
         if not self.several:
             return read(self, value, name)
         parts = self._parts(value)
-        if not parts:
-            raise InputError(what=name, given=value, allowed="at least one value")
+        require(parts, what=name, given=value, allowed="at least one value")
         return tuple(read(self, part, name) for part in parts)
 
     def write(self, value: Any) -> str:
@@ -261,8 +260,7 @@ def _text(one: Option, value: Any, name: str) -> str:
             raise InputError(what=name, given=value, allowed="a text")
         value = label()
     text = str(value)
-    if not text.strip():
-        raise InputError(what=name, given=text, allowed=", ".join(one.choices) or "a text that is not empty")
+    require(text.strip(), what=name, given=text, allowed=", ".join(one.choices) or "a text that is not empty")
     if one.choices and text not in one.choices:
         raise unknown_name(name, text, one.choices)
     return text
@@ -350,17 +348,18 @@ class Question:
         usual = defaults(type(self))
         return {name: getattr(self, name) for name in names if name not in usual or usual[name] != getattr(self, name)}
 
-    def refuse(self, *names: str, allowed: str) -> None:
+    def refuse(self, *names: str, allowed: str, nearest: str | None = None) -> None:
         """Refuse options that do not belong to what is asked.
 
         Args:
-            allowed: what the message says.
+            allowed, nearest: as in `InputError`.
 
         Raises:
             InputError: one of them is given.
         """
         for name, value in self.given(*names).items():
-            raise InputError(what=name, given=value, allowed=allowed)
+            shown = ", ".join(map(str, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else value
+            raise InputError(what=name, given=shown, allowed=allowed, nearest=nearest)
 
     def either(self, *names: str) -> dict[str, Any]:
         """The one of some options that is given, none where none is.

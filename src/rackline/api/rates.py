@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from rackline.api.groups import SPREADS, Traffic
-from rackline.errors import InputError, nearest_name, unknown_name
+from rackline.errors import InputError, nearest_name, require, unknown_name
 from rackline.files import parse_toml, read_text
 from rackline.late import late
 from rackline.units import parse_count, parse_fraction, parse_limit, parse_per_second, parse_whole
@@ -109,16 +109,19 @@ def classes_of(question: Traffic) -> tuple[classes.ClassTraffic, ...]:
                     allowed="only without `classes`")  # fmt: skip
     text = read_text(path, what="classes", allowed=_FORM, max_bytes=2**20)
     rows = _tables(path, text, "classes", _FORM)
-    if not 1 <= len(rows) <= _MOST_CLASSES:
-        raise InputError(what="classes", given=f"{len(rows)} classes", allowed=f"1 to {_MOST_CLASSES}", where=path)
+    require(
+        1 <= len(rows) <= _MOST_CLASSES,
+        what="classes",
+        given=f"{len(rows)} classes",
+        allowed=f"1 to {_MOST_CLASSES}",
+        where=path,
+    )
     found = [_class(question, row, f"{path}, class {number}") for number, row in enumerate(rows, start=1)]
     names = [one.name for one in found]
     for name in names:
-        if names.count(name) > 1:
-            raise InputError(what="name", given=f"{name} twice", allowed="a name for each class", where=path)
+        require(names.count(name) <= 1, what="name", given=f"{name} twice", allowed="a name for each class", where=path)
     online = [one for one in found if not one.offline]
-    if not online:
-        raise InputError(what="classes", given="offline classes alone", allowed="one that is not", where=path)
+    require(online, what="classes", given="offline classes alone", allowed="one that is not", where=path)
     whole = sum(one.share or 0.0 for one in online)
     last = max(one.priority for one in online) + 1
     return tuple(
@@ -152,8 +155,7 @@ def _read(question: Traffic, row: dict[str, Any]) -> classes.ClassTraffic:
     if not isinstance(offline, bool):
         raise InputError(what="offline", given=offline, allowed="true or false")
     for key in ("input", "output"):
-        if key not in row:
-            raise InputError(what=key, given="nothing", allowed="mean tokens of a request, such as 1k")
+        require(key in row, what=key, given="nothing", allowed="mean tokens of a request, such as 1k")
     spread = row.get("lengths", question.lengths)
     if spread not in SPREADS:
         raise InputError(what="lengths", given=spread, allowed=", ".join(SPREADS), nearest=nearest_name(str(spread),
@@ -209,8 +211,13 @@ def total_rate(question: Traffic, kinds: Sequence[classes.ClassTraffic]) -> floa
                              nearest="--load day")  # fmt: skip
     if question.rate is not None:
         return rate_of(question.rate)
-    if any(one.share is not None for one in kinds):
-        raise InputError(what="rate", given="nothing", allowed="the rate of all classes with a share", nearest="5/s")
+    require(
+        not any(one.share is not None for one in kinds),
+        what="rate",
+        given="nothing",
+        allowed="the rate of all classes with a share",
+        nearest="5/s",
+    )
     return 0.0
 
 
@@ -287,8 +294,13 @@ def mixture_of_file(path: str) -> workload.Mixture:
         rows = [(f"requests {number}", row) for number, row in enumerate(tables, start=1)]
     else:
         rows = _csv_rows(path, text)
-    if not rows or len(rows) > _MOST_LENGTHS:
-        raise InputError(what="mix", given=f"{len(rows):,} lengths", allowed=f"1 to {_MOST_LENGTHS:,}", where=path)
+    require(
+        rows and len(rows) <= _MOST_LENGTHS,
+        what="mix",
+        given=f"{len(rows):,} lengths",
+        allowed=f"1 to {_MOST_LENGTHS:,}",
+        where=path,
+    )
     values = np.array([_row(row, f"{path}, {place}") for place, row in rows], dtype=np.float64)
     return workload.Mixture.of(values[:, 0], values[:, 1], values[:, 2], name=path.rpartition("/")[2])
 
@@ -317,18 +329,17 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
     except csv.Error as error:
         raise InputError(what="mix", given=str(error), allowed=_MIX_FORM, where=path) from None
     rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(table, start=1) if any(row)]
-    if not rows:
-        raise InputError(what="mix", given="an empty file", allowed=_MIX_FORM, where=path)
+    require(rows, what="mix", given="an empty file", allowed=_MIX_FORM, where=path)
     header = [name.lower().removesuffix("_len") for name in rows[0][1]]
     found: list[tuple[str, dict[str, Any]]] = []
     for number, row in rows[1:]:
-        if len(row) != len(header):
-            raise InputError(
-                what="mix",
-                given=f"{len(row)} cells",
-                allowed=f"{len(header)} cells: {', '.join(header)}",
-                where=f"{path}:{number}",
-            )
+        require(
+            len(row) == len(header),
+            what="mix",
+            given=f"{len(row)} cells",
+            allowed=f"{len(header)} cells: {', '.join(header)}",
+            where=f"{path}:{number}",
+        )
         found.append((f"line {number}", dict(zip(header, row, strict=True))))
     return found
 
@@ -338,8 +349,13 @@ def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
         if key not in _MIX_KEYS:
             raise unknown_name("mix", key, _MIX_KEYS, where=where)
     for key in _MIX_KEYS[1:]:
-        if row.get(key) in (None, ""):
-            raise InputError(what=key, given="nothing", allowed="tokens per request, such as 2k", where=where)
+        require(
+            row.get(key) not in (None, ""),
+            what=key,
+            given="nothing",
+            allowed="tokens per request, such as 2k",
+            where=where,
+        )
     weight = parse_count(str(row.get("share", "1")).strip().removesuffix("%"), name="share", maximum=1e12)
     lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _MIX_KEYS[1:]]
     return weight, lengths[0], lengths[1]

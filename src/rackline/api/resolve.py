@@ -11,7 +11,7 @@ from typing import Any, cast
 from rackline.api.answer import Watch
 from rackline.api.groups import ModelQuestion, OnCluster
 from rackline.api.question import CalibrationLike, ClusterLike, ModelLike
-from rackline.errors import CatalogError, InputError, nearest_name
+from rackline.errors import CatalogError, InputError, nearest_name, require
 from rackline.late import late
 from rackline.units import parse_bytes, parse_count, parse_rate
 
@@ -32,8 +32,7 @@ def assignments(settings: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
-        if not (key and equals and value):
-            raise InputError(what="set", given=text, allowed="KEY=VALUE, such as hbm_bytes_per_s=20e12")
+        require(key and equals and value, what="set", given=text, allowed="KEY=VALUE, such as hbm_bytes_per_s=20e12")
         found[key] = value
     return found
 
@@ -195,8 +194,7 @@ def on_terms(question: OnCluster, rack: hardware.Cluster) -> hardware.Cluster:
         InputError: a kind of price that is unknown, or beside a price.
     """
     if question.rent is not None:
-        if question.price is not None:
-            raise InputError(what="rent", given=question.rent, allowed="either a kind of rent or `price`")
+        require(question.price is None, what="rent", given=question.rent, allowed="either a kind of rent or `price`")
         rack = hardware.rented(rack, hardware.parse_rent_kind(question.rent))
     return replace(rack, rented_chips=1) if question.bill == "used" else rack
 
@@ -358,12 +356,10 @@ def read_sweep(text: str) -> Sweep:
 
     name, equals, given = (part.strip() for part in text.partition("="))
     allowed = "NAME=A,B,C or NAME=FROM:TO:COUNT, such as hbm_bandwidth=4TB/s:20TB/s:6"
-    if not (name and equals and given):
-        raise InputError(what="--what-if", given=text, allowed=allowed)
+    require(name and equals and given, what="--what-if", given=text, allowed=allowed)
     if ":" not in given:
         values = tuple(part.strip() for part in given.split(",") if part.strip())
-        if not 1 <= len(values) <= MOST_VALUES:
-            raise InputError(what="--what-if", given=text, allowed=f"1 to {MOST_VALUES} values")
+        require(1 <= len(values) <= MOST_VALUES, what="--what-if", given=text, allowed=f"1 to {MOST_VALUES} values")
         return Sweep(name=name, values=values)
     parts = given.split(":")
     ends = [_NUMBER.match(part) for part in parts[:2]]
@@ -419,22 +415,19 @@ def _experts(model: arch.Model, wanted: float) -> str:
     rest = model.total_params - one * moe.num_experts
     fewest = moe.experts_per_token
     experts = 8 * round((wanted * (rest + one * fewest) - rest) / one / 8)
-    if experts < fewest:
-        raise InputError(what="--what-if total_over_active", given=wanted, allowed="at least 1")
+    require(experts >= fewest, what="--what-if total_over_active", given=wanted, allowed="at least 1")
     return f"architecture.moe.num_experts={experts}"
 
 
 def _kv(model: arch.Model, wanted: float) -> str:
     """What sets a number of bytes per token in a bf16 cache."""
     kinds = list(model.attention_kinds().values())
-    if len(kinds) != 1:
-        raise InputError(what="--what-if", given="kv_bytes_per_token", allowed="a model with one kind of attention")
+    require(len(kinds) == 1, what="--what-if", given="kv_bytes_per_token", allowed="a model with one kind of attention")
     kind = kinds[0]
     per_layer = wanted / 2.0 / model.num_layers
     if kind.kind == "mla":
         rank = round(per_layer - getattr(kind, "qk_rope_head_dim", 0))
-        if rank < 1:
-            raise InputError(what="--what-if kv_bytes_per_token", given=wanted, allowed="room for the rotary part")
+        require(rank >= 1, what="--what-if kv_bytes_per_token", given=wanted, allowed="room for the rotary part")
         return f"architecture.attention.kv_lora_rank={rank}"
     each = float(kind.kv_elements_per_token(1)) / kind.num_kv_heads
     options = [n for n in range(1, kind.num_q_heads + 1) if kind.num_q_heads % n == 0]

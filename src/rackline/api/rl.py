@@ -25,7 +25,7 @@ from rackline.api.resolve import lookup_of, named, resolve_on
 from rackline.api.server import speculation_of
 from rackline.api.traffic import lengths_of_trace
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import read_text
 from rackline.late import late
 from rackline.units import format_seconds, format_usd
@@ -276,8 +276,13 @@ _LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}
 
 def _schedule(question: RlQuestion) -> posttraining_plan.Schedule:
     lag = question.staleness
-    if lag is not None and question.mode != "async":
-        raise InputError(what="--staleness", given=lag, allowed="only with --mode async", nearest="--mode async")
+    require(
+        lag is None or question.mode == "async",
+        what="--staleness",
+        given=lag,
+        allowed="only with --mode async",
+        nearest="--mode async",
+    )
     usual = _LAGS[question.mode]
     return posttraining_plan.Schedule(
         mode=question.mode,

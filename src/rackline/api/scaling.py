@@ -16,7 +16,7 @@ from rackline.api.scaled import Mark, Outcome, Ran, ScaledRuns
 from rackline.api.server import Server, server_of, with_tiers
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import Use, lengths_of, limits_of, load_of, requests_of, with_use
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.late import late
 from rackline.units import parse_rate, parse_seconds
 
@@ -172,13 +172,11 @@ def refuse_scaling(question: SimulateQuestion) -> None:
     Raises:
         InputError: one of them is given.
     """
-    names = (
+    question.refuse(
         "load_time", "autoscale", "scale_target", "min_replicas", "max_replicas", "start_up", "weights_from",
         "failures", "spare_hosts", "window", "seeds",
+        allowed="only with `load`", nearest="--load day --rate 5",
     )  # fmt: skip
-    for name, value in question.given(*names).items():
-        given = ", ".join(question.autoscale) if name == "autoscale" else value
-        raise InputError(what=name, given=given, allowed="only with `load`", nearest="--load day --rate 5")
 
 
 def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
@@ -188,8 +186,12 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
         InputError: options that contradict each other.
     """
     question.refuse(*_REFUSED, allowed="only without `load`")
-    if question.spare_hosts and question.failures == "none":
-        raise InputError(what="spare_hosts", given=question.spare_hosts, allowed="only with `failures`")
+    require(
+        not question.spare_hosts or question.failures != "none",
+        what="spare_hosts",
+        given=question.spare_hosts,
+        allowed="only with `failures`",
+    )
     policies = tuple(dict.fromkeys(question.autoscale or (FIXED,)))
     for name in policies:
         autoscalers.AUTOSCALERS.find(name)
@@ -201,8 +203,13 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
         raise InputError(what="slo", given="nothing", allowed="limits to judge by, such as ttft=2s,tpot=50ms@p99")
     ground = _ground(question, limits_of(question.slo, "slo"), watch)
     least = min(ground.most(layout) for _, _, layout in ground.layouts)
-    if question.min_replicas > least:
-        raise InputError(what="min_replicas", given=question.min_replicas, allowed=f"up to {least}", nearest=f"{least}")
+    require(
+        question.min_replicas <= least,
+        what="min_replicas",
+        given=question.min_replicas,
+        allowed=f"up to {least}",
+        nearest=f"{least}",
+    )
     marks, reason = _marks(ground, watch)
     if reason:
         return _answer(ground, marks, [], reason, use)

@@ -244,9 +244,9 @@ def _names_in(module: str) -> dict[str, Any]:
 
 @cache
 def described(kind: type) -> dict[str, Schema]:
-    """What the docstring of a class says of its fields, with the unit that it gives in brackets."""
+    """What the docstrings of a class and of its bases say of its fields, with the unit that they give in brackets."""
     found: dict[str, Schema] = {}
-    for line in (kind.__doc__ or "").splitlines():
+    for line in "\n".join(one.__doc__ or "" for one in reversed(kind.__mro__)).splitlines():
         if match := _ARGS.match(line):
             for name in match[1].split(", "):
                 found[name] = {"description": match[2]}

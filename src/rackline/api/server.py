@@ -16,7 +16,7 @@ from rackline.api.rates import has_tiers
 from rackline.api.resolve import cluster_of, resolve_on
 from rackline.api.simulate_options import RESERVES, SimulateQuestion
 from rackline.api.traffic import Use, cache_rules_of, tiers_of
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.late import late
 from rackline.units import parse_count, parse_whole
 
@@ -254,8 +254,13 @@ def _admission(question: SimulateQuestion) -> entrance.AdmissionRule | None:
         return None
     name, equals, limit = (part.strip() for part in question.admit.partition("="))
     rule = entrance.ADMISSIONS.find(name)
-    if equals and not rule.has_limit:
-        raise InputError(what="admit", given=question.admit, allowed=f"{name} without a number", nearest=name)
+    require(
+        not equals or rule.has_limit,
+        what="admit",
+        given=question.admit,
+        allowed=f"{name} without a number",
+        nearest=name,
+    )
     if not equals and rule.has_limit and rule.usual is None:
         raise InputError(what="admit", given=question.admit, allowed=f"{name} with a number", nearest=f"{name}=100")
     if rule.for_less_urgent and not (question.high_priority_share or has_tiers(question)):

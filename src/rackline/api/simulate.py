@@ -33,7 +33,7 @@ from rackline.api.server import (
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import write_text
 from rackline.late import late
 from rackline.units import format_seconds, parse_per_second
@@ -161,8 +161,12 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     no_files = ("trace_passes", "series")
     for option, names in (("capacity", ("plot", *no_files)), ("load", no_files), ("agents", no_files)):
         for name in names:
-            if name in outputs and getattr(question, option) is not None:
-                raise InputError(what=name, given="a file", allowed=f"only without `{option}`")
+            require(
+                name not in outputs or getattr(question, option) is None,
+                what=name,
+                given="a file",
+                allowed=f"only without `{option}`",
+            )
 
 
 def _classes_figure(answer: Answered) -> figure.Figure:
@@ -331,7 +335,9 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
     if question.agents is not None:
         refuse_scaling(question)
         return agents.agent_runs(question, watch)
-    agents.refuse_agents(question)
+    question.refuse(
+        "concurrency", "between_calls", "longest_pause", allowed="only with `agents`", nearest="--agents coding"
+    )
     if question.load is not None:
         return scaled_runs(question, watch)
     refuse_scaling(question)
@@ -341,8 +347,12 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
         question, use = with_use(question)
     limits = limits_of(question.slo, "slo") if question.slo is not None else None
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
-    if asked is not None and any(one.offline for one in classes_of(question)):
-        raise InputError(what="capacity", given=question.capacity, allowed="only without an offline class")
+    require(
+        asked is None or not any(one.offline for one in classes_of(question)),
+        what="capacity",
+        given=question.capacity,
+        allowed="only without an offline class",
+    )
     model, cluster = named(question, watch)
     media = media_of(question, watch)
     traffic = requests_of(question, media_tokens(media), _first_requests(question))

@@ -62,7 +62,7 @@ class TiersQuestion(Sessions, OnCluster):
     )
     reuses: Number = option(
         "count",
-        "number of times it is loaded while it is held",
+        "number of times the cache entry is loaded while it is held",
         default="1",
         unit="count",
         minimum=1.0,
@@ -99,7 +99,8 @@ class TiersQuestion(Sessions, OnCluster):
     eviction: str = shared(EVICTION, default="lru", group=_TRAFFIC)
     sheet: str | None = option(
         "text",
-        "price sheet at which the same prompts are bought, such as claude-opus-4.6, by lifetime of its writes",
+        "price sheet of an API to compare with, such as claude-opus-4.6: what the same prompts cost there, by lifetime "
+        "of its cache writes",
         default=None,
         group=_TRAFFIC,
     )

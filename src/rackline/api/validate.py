@@ -17,7 +17,7 @@ from rackline.api.question import (
     question,
 )
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.files import check_outputs, write_text
 from rackline.late import late
 from rackline.units import format_percent
@@ -67,7 +67,7 @@ class ValidateQuestion(Described):
     )
     refit: LeftOut | None = option(
         "text",
-        "leave one group out: refit the serving parameters without each model, chip, stack, version of a stack, "
+        "cross-validate: refit the serving parameters without each model, chip, stack, version of a stack, "
         "laboratory or half of the configurations in turn and score the held-out cases; with training cases only, "
         "the training parameters without each source, model family or chip",
         default=None,
@@ -347,10 +347,13 @@ def refuse(question: ValidateQuestion, outputs: frozenset[str]) -> None:
     """Outputs that this question does not have."""
     if question.refit is not None or question.ablation:
         for name in ("plot", "write_stored"):
-            if name in outputs:
-                raise InputError(what=name, given="a file", allowed="only without `refit` and `ablation`")
-    if question.ablation and "write_bands" in outputs:
-        raise InputError(what="ablation", given="with error bands", allowed="`ablation` alone")
+            require(name not in outputs, what=name, given="a file", allowed="only without `refit` and `ablation`")
+    require(
+        not question.ablation or "write_bands" not in outputs,
+        what="ablation",
+        given="with error bands",
+        allowed="`ablation` alone",
+    )
 
 
 def _warnings(board: scoreboard.Scoreboard) -> Iterable[str]:
@@ -420,11 +423,14 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     )
     if question.write_stacks is not None:
         return _write_stacks(files, question.write_stacks, watch)
-    if question.stored is not None and (question.ablation or question.refit is not None):
-        raise InputError(what="stored", given=question.stored, allowed="only without `refit` and `ablation`")
+    require(
+        question.stored is None or (not question.ablation and question.refit is None),
+        what="stored",
+        given=question.stored,
+        allowed="only without `refit` and `ablation`",
+    )
     if question.ablation:
-        if question.refit is not None:
-            raise InputError(what="ablation", given="with other refits", allowed="`ablation` alone")
+        require(question.refit is None, what="ablation", given="with other refits", allowed="`ablation` alone")
         with watch.counting("refitting without each effect", "fitted without") as done:
             cases = validation.read_cases(files)
             effects = refit_report.ablation(cases, calibration=question.calibration, done=done)
@@ -468,8 +474,7 @@ def _refit(
 def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWritten:
     """Fit the training numbers and write the stacks that hold them."""
     target = Path(folder)
-    if not target.is_dir():
-        raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
+    require(target.is_dir(), what="write_stacks", given=folder, allowed="a folder that exists")
     with watch.moving("fitting the training parameters"):
         written, failed = train_fit.write_stacks(train_fit.fitted_stacks(validation.read_cases(files)), target)
     return StacksWritten(files=tuple(map(str, written)), not_written=tuple(failed))

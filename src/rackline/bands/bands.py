@@ -16,7 +16,7 @@ import numpy as np
 
 from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
-from rackline.errors import InputError, unknown_name
+from rackline.errors import require, unknown_name
 from rackline.files import rounded, shipped_toml, toml_text
 from rackline.late import late
 from rackline.parallel import Deployment, Layout
@@ -386,12 +386,12 @@ def headroom_of(share: float | None, system: System) -> Headroom | None:
     """
     if share is None:
         return None
-    if not has_servers(system):
-        raise InputError(
-            what="confidence",
-            given=f"{share:.0%} under {system.calibration.label}",
-            allowed="a stack whose servers were measured, such as vllm, sglang or trtllm",
-        )
+    require(
+        has_servers(system),
+        what="confidence",
+        given=f"{share:.0%} under {system.calibration.label}",
+        allowed="a stack whose servers were measured, such as vllm, sglang or trtllm",
+    )
 
     def ratios(name: str) -> Mapping[LayoutKind, float]:
         return {kind: _band(name, system, kind).ratio_within(share) for kind in (*KINDS, "pools")}

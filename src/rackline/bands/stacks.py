@@ -72,7 +72,7 @@ class StackCost:
         "basis",
         "own_share",
         "can_be_called_cheaper=stands",
-        "errors.of=group",
+        "errors.of=errors.of.text()",
         "errors.low=errors.low",
         "errors.high=errors.high",
         "errors.cases=errors.num_cases",
@@ -87,11 +87,6 @@ class StackCost:
     own_share: float
     errors: Band
     reason: str = ""
-
-    @property
-    def group(self) -> str:
-        """The measured servers that its errors are from."""
-        return self.errors.of.text()
 
     @property
     def stands(self) -> bool:
@@ -263,7 +258,13 @@ def stacks_table(stacks: Stacks, unit: str) -> RenderableType:
         Column("cost", per, "figures", lambda one: cost_text(one.found, unit)),
         Column("own_share", "own rows", "share", own),
         Column("errors", "errors", "figures", lambda one: f"{one.found.errors.low:.2f} to {one.found.errors.high:.2f}"),
-        Column("", "of", "words", lambda one: f"{one.found.group}, {one.found.errors.num_cases} cases", priority=1),
+        Column(
+            "",
+            "of",
+            "words",
+            lambda one: f"{one.found.errors.of.text()}, {one.found.errors.num_cases} cases",
+            priority=1,
+        ),
         Column("", "dearer in", "figures", dearer),
     ]
     table = Sheet("stacks", columns, stacks.rows, "stacks, each asked as if it were named")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rackline.errors import InputError, nearest_names
-from rackline.pricing.offered import LEFT_OVER, Offered, SoldTier
+from rackline.pricing.offered import LEFT_OVER, Offered, SoldTier, mode_name
 from rackline.pricing.sheet import PriceSheet, PriceTier, all_sheets, find_sheets, per_mtok
 
 Verdict = Literal["earns", "likely earns", "likely loses", "loses", "no price", "not served"]
@@ -203,13 +203,8 @@ def _serving(tiers: Sequence[SoldTier], mode: str, sheet: PriceSheet) -> list[So
     """The tiers of a deployment that serve a mode of a sheet; of a fast mode, that of its speed."""
     found = [tier for tier in tiers if tier.mode == mode]
     ratio = next((tier.speed_ratio for tier in sheet.of_mode(mode) if tier.speed_ratio), None)
-    named = [tier for tier in found if ratio and _name(tier).endswith(f" {ratio:g}x")]
-    return named or [tier for tier in found if _name(tier) == _name(found[0])]
-
-
-def _name(tier: SoldTier) -> str:
-    """Its mode, with the speed of a fast one."""
-    return tier.name.partition(" above")[0]
+    named = [tier for tier in found if ratio and mode_name(tier).endswith(f" {ratio:g}x")]
+    return named or [tier for tier in found if mode_name(tier) == mode_name(found[0])]
 
 
 def _paid(sheet: PriceSheet, mode: str, tier: SoldTier) -> PriceTier | None:
@@ -228,7 +223,7 @@ def _of_tier(
     priced, way = _paid(sheet, mode, tier), tier.way
     where: dict[str, Any] = {
         "mode": mode,
-        "served_as": _name(tier),
+        "served_as": mode_name(tier),
         "from_len": tier.from_len,
         "until_len": tier.until_len,
     }

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from rackline.errors import require
-from rackline.parallel import Deployment, Layout, Precision
+from rackline.parallel import Deployment
 from rackline.pricing.costs import EarnedAt, PromptLengths, Rent, Way
 from rackline.pricing.forms import price_over_cost
 from rackline.pricing.sheet import per_mtok
-from rackline.serving.fleet import Fleet, Power
+from rackline.serving.fleet import Fleet
 from rackline.serving.workload import Mixture
 from rackline.units import format_seconds
 
@@ -120,19 +120,19 @@ class SoldTier:
         "usd_per_mtok_output",
         "usd_per_mtok_output_all_in",
         "usd_per_mtok_cached_input",
-        "layout",
-        "prefill_layout",
-        "precision",
-        "scheduler",
+        "layout=way.costs.deployment.layout",
+        "prefill_layout=way.prefill.deployment.layout",
+        "precision=way.costs.deployment.precision",
+        "scheduler=way.scheduler",
         "batch_size",
         "tpot_s",
-        "mean_input_len",
+        "mean_input_len=way.lengths.mean",
         "margin",
         "margin_at_longest",
         "kwh_per_mtok_input",
         "kwh_per_mtok_output",
-        "chip_w=power.chip_w",
-        "power_basis=power.basis",
+        "chip_w=way.power.chip_w",
+        "power_basis=way.power.basis",
         "reason",
     )
 
@@ -152,34 +152,9 @@ class SoldTier:
     reason: str = ""
 
     @property
-    def power(self) -> Power | None:
-        """Mean power of a chip while it serves; None where the tier cannot be sold or none is known."""
-        return self.way.power if self.way else None
-
-    @property
     def deployment(self) -> Deployment | None:
         """What serves it, None where it cannot be sold."""
         return self.way.costs.deployment if self.way else None
-
-    @property
-    def layout(self) -> Layout | None:
-        """Of the deployment."""
-        return self.deployment.layout if self.deployment else None
-
-    @property
-    def prefill_layout(self) -> Layout | None:
-        """Layout of the pool that computes the prompts; None where one engine does both."""
-        return self.way.prefill.deployment.layout if self.way and self.way.prefill else None
-
-    @property
-    def precision(self) -> Precision | None:
-        """Of the deployment."""
-        return self.deployment.precision if self.deployment else None
-
-    @property
-    def scheduler(self) -> str | None:
-        """How prompts and decodes share passes."""
-        return self.way.scheduler if self.way else None
 
     @property
     def batch_size(self) -> float:
@@ -190,11 +165,6 @@ class SoldTier:
     def tpot_s(self) -> float:
         """Mean time per output token; infinite where it cannot be sold [s]."""
         return self.way.tpot_s if self.way else float("inf")
-
-    @property
-    def mean_input_len(self) -> float | None:
-        """Mean length of the prompts [tokens]."""
-        return self.way.lengths.mean if self.way else None
 
     usd_per_mtok_input = per_mtok("input_usd")
     usd_per_mtok_output = per_mtok("output_usd")
@@ -378,8 +348,8 @@ def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> Iterator[str]:
                 f"{100 * terms.utilisation:.3g} % no hours are left over"
             )
         yield from (
-            f"prompts to {length:,.0f}: {_plain(second)} costs what {_plain(first)} does: the way that serves it costs "
-            "no more per token"
+            f"prompts to {length:,.0f}: {mode_name(second)} costs what {mode_name(first)} does: the way that serves "
+            "it costs no more per token"
             for first, second in pairwise([tier for tier in (standard, *_faster(tiers, length)) if tier])
             if _same(first, second)
         )
@@ -387,8 +357,8 @@ def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> Iterator[str]:
 
 def coinciding_contexts(tiers: Sequence[SoldTier]) -> Iterator[str]:
     """One sentence for each mode whose longer tier costs what the shorter does."""
-    for name in dict.fromkeys(_plain(tier) for tier in tiers):
-        for first, second in pairwise([tier for tier in tiers if _plain(tier) == name and not tier.reason]):
+    for name in dict.fromkeys(mode_name(tier) for tier in tiers):
+        for first, second in pairwise([tier for tier in tiers if mode_name(tier) == name and not tier.reason]):
             if _same(first, second):
                 yield (
                     f"{name}: prompts to {second.until_len:,.0f} cost what those to {first.until_len:,.0f} do: a step "
@@ -412,7 +382,8 @@ def _faster(tiers: Sequence[SoldTier], length: float) -> list[SoldTier]:
     ]
 
 
-def _plain(tier: SoldTier) -> str:
+def mode_name(tier: SoldTier) -> str:
+    """The mode of a tier, with the speed of a fast one."""
     return tier.name.split(" above")[0]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -127,19 +126,6 @@ class KeptPrefixes:
         eviction: what leaves a device first.
         bought: at the prices of an API; nothing without one.
     """
-
-    json_keys: ClassVar = (
-        "name",
-        "input_len",
-        "unlimited_share",
-        "computed_usd_per_mtok",
-        "lifetimes",
-        "best",
-        "staged",
-        "devices",
-        "eviction",
-        "bought",
-    )
 
     name: str
     input_len: float

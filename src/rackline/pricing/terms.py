@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from rackline.errors import InputError, unknown_name
+from rackline.errors import require, unknown_name
 from rackline.files import shipped_toml
 from rackline.hardware import RENT_KINDS, Cluster, RentKind, most_w, rent_of
 from rackline.serving.fleet import HOURS_PER_MONTH
@@ -200,8 +200,7 @@ def blend(base_usd_per_hour: float, peak_usd_per_hour: float, peak_over_mean: fl
     >>> blend(1.3, 2.5, 1.5, 12)
     Blend(held=8, units=12, usd_per_hour=1.1756...)
     """
-    if not 1.0 <= peak_over_mean <= 2.0:
-        raise InputError(what="peak_over_mean", given=peak_over_mean, allowed="1 to 2", nearest="2")
+    require(1.0 <= peak_over_mean <= 2.0, what="peak_over_mean", given=peak_over_mean, allowed="1 to 2", nearest="2")
     most = max(math.ceil(units - 1e-9), 1)
     below = np.arange(most) * peak_over_mean / units - 1.0  # load below each unit, over the mean and less it
     share = np.arccos(np.clip(below / max(peak_over_mean - 1.0, 1e-12), -1.0, 1.0)) / np.pi

@@ -78,9 +78,9 @@ def offered_report(offered: Offered) -> Group:
         each = f"{first.tokens:,} input tokens and {format_seconds(first.encoder_chip_s)} of a chip for encoders"
         media = f"images and sound of a request: {each}; {media}"
     means = ", ".join(
-        f"{short_count(tier.mean_input_len)} to {short_count(tier.until_len)}"
+        f"{short_count(tier.way.lengths.mean)} to {short_count(tier.until_len)}"
         for tier in offered.tiers
-        if tier.mode == "standard" and tier.mean_input_len is not None
+        if tier.mode == "standard" and tier.way is not None
     )
     return stacked(
         spaced(
@@ -127,19 +127,20 @@ def _by(offered: Offered, of: Callable[[SoldTier], str]) -> dict[str, str]:
 
 def _way(tier: SoldTier) -> str:
     """Layout, precision and scheduler; empty where a tier is not sold."""
-    if not tier.layout or not tier.precision:
+    way, deployment = tier.way, tier.deployment
+    if way is None or deployment is None:
         return ""
-    layout = replace(tier.layout, dp=1).label()
-    if tier.prefill_layout:
-        layout = f"prefill {replace(tier.prefill_layout, dp=1).label()}, decode {layout}"
-    return f"{layout} · {tier.precision.short()} · {tier.scheduler}"
+    layout = replace(deployment.layout, dp=1).label()
+    if way.prefill is not None:
+        layout = f"prefill {replace(way.prefill.deployment.layout, dp=1).label()}, decode {layout}"
+    return f"{layout} · {deployment.precision.short()} · {way.scheduler}"
 
 
 def _energy(offered: Offered) -> str:
     """Power, PUE, and the energy of the first tier in kWh and dollars."""
     rent = offered.rent
     sold = next((tier for tier in offered.tiers if not tier.reason), None)
-    power = sold.power if sold else None
+    power = sold.way.power if sold and sold.way else None
     if power is None:
         return "energy: nothing is known of the power of these chips"
     if power.basis == "nameplate":

@@ -23,22 +23,47 @@ MANY_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One candidate deployment, with its numbers.
+class Estimated:
+    """The estimated numbers of a deployment, whether one engine prefills and decodes or a pool does each.
+
+    Args:
+        tpot_s, ttft_s: mean time per output token, mean time to first token [s].
+        requests_per_s: rate of all replicas [requests/s].
+        output_tokens_per_s_per_chip: output over the chips in use [tokens/s].
+        usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
+        usd_per_mtok_input, usd_per_mtok_output: cost of prompts over input tokens, the rest over output tokens
+            [USD per million].
+        billed_chips: chips that are paid for, in whole rented units [count].
+        basis: closed_loop_estimate: every slot taken all the time; open_loop_estimate: random arrivals.
+        caveat: known error of the estimate, and its size; empty if there is none.
+    """
+
+    tpot_s: float
+    ttft_s: float
+    requests_per_s: float
+    output_tokens_per_s_per_chip: float
+    usd_per_mtok_output_all_in: float
+    usd_per_mtok_input: float
+    usd_per_mtok_output: float
+    billed_chips: int
+    basis: Basis
+    caveat: str
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """1 / tpot [tokens/s]."""
+        return 1.0 / self.tpot_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(Estimated):
+    """One engine for prefill and decode; its cost is split by the time that prompts and outputs take.
 
     Args:
         layout: layout with as many replicas (dp) as fit on the cluster.
         batch_size: sequences in flight on one replica, over all its ranks and micro-batches [sequences].
         sequences_per_rank: sequences of one rank and micro-batch, at least 1 [sequences].
-        tpot_s, ttft_s: mean time per output token, mean time to first token [s].
-        requests_per_s: rate of all replicas that keeps this batch in flight [requests/s].
-        output_tokens_per_s_per_chip: output over the chips in use [tokens/s].
-        usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
-        usd_per_mtok_input, usd_per_mtok_output: the same cost, split by the time that prompts and outputs take.
         free_bytes: free memory on the fullest chip [bytes].
-        billed_chips: chips that are paid for, in whole rented units [count].
-        basis: closed_loop_estimate: every slot taken all the time; open_loop_estimate: random arrivals.
-        caveat: known error of the estimate, and its size; empty if there is none.
     """
 
     json_keys: ClassVar = (
@@ -68,33 +93,19 @@ class Candidate:
     prefill: ClassVar[None] = None  # a single engine has no pools
     decode: ClassVar[None] = None
     transfer: ClassVar[None] = None
+    shares_contexts: ClassVar[bool] = False
     layout: Layout
     precision: Precision
     mode: Mode
     batch_size: float
     sequences_per_rank: int
-    tpot_s: float
-    ttft_s: float
-    requests_per_s: float
-    output_tokens_per_s_per_chip: float
-    usd_per_mtok_output_all_in: float
-    usd_per_mtok_input: float
-    usd_per_mtok_output: float
     prefill_utilisation: float
     free_bytes: float
-    billed_chips: int
-    basis: Basis = "closed_loop_estimate"
-    caveat: str = ""
 
     @property
     def num_chips(self) -> int:
         """Chips of all replicas."""
         return self.layout.num_chips
-
-    @property
-    def tokens_per_s_per_user(self) -> float:
-        """1 / tpot [tokens/s]."""
-        return 1.0 / self.tpot_s
 
     @property
     def layout_kind(self) -> LayoutKind:
@@ -150,22 +161,13 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPair:
-    """One disaggregated deployment, with its numbers.
+class PoolPair(Estimated):
+    """One disaggregated deployment; prompts cost what the prefill pool does, outputs what the decode pool does.
 
     Args:
         prefill, decode: the pools.
-        transfer: of a prompt's KV cache between them.
-        tpot_s, ttft_s: means under random arrivals [s].
-        requests_per_s: capacity of both pools together [requests/s].
-        billed_chips: that are paid for, whole rented units [count].
-        output_tokens_per_s_per_chip: over the chips of both pools [tokens/s].
-        usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
-        usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
-            output tokens [USD per million].
+        transfer: transfer of a prompt's KV cache between them.
         ttft_alone_s: time to first token of a single request [s].
-        basis: what the numbers rest on.
-        caveat: known error of the estimate, and its size; empty if there is none.
     """
 
     json_keys: ClassVar = (
@@ -195,17 +197,8 @@ class PoolPair:
     prefill: Pool
     decode: Pool
     transfer: KvTransfer
-    tpot_s: float
-    ttft_s: float
-    requests_per_s: float
-    billed_chips: int
-    output_tokens_per_s_per_chip: float
-    usd_per_mtok_output_all_in: float
-    usd_per_mtok_input: float
-    usd_per_mtok_output: float
-    ttft_alone_s: float = 0.0
+    ttft_alone_s: float
     basis: Basis = "open_loop_estimate"
-    caveat: str = ""
 
     @property
     def prefill_utilisation(self) -> float:
@@ -216,11 +209,6 @@ class PoolPair:
     def num_chips(self) -> int:
         """Chips of both pools."""
         return self.prefill.num_chips + self.decode.num_chips
-
-    @property
-    def tokens_per_s_per_user(self) -> float:
-        """1 / tpot [tokens/s]."""
-        return 1.0 / self.tpot_s
 
     @property
     def layout_kind(self) -> LayoutKind:

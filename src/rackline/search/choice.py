@@ -310,11 +310,6 @@ class Choice:
         return f"{replace(self.layout, dp=1).label()} · {self.precision.short()} · {self.mode.label()}"
 
     @property
-    def shares_contexts(self) -> bool:
-        """Whether ranks of a pool share contexts, which is not simulated."""
-        return isinstance(self.estimate, PoolPair) and self.estimate.shares_contexts
-
-    @property
     def prefill_pool(self) -> Pool | None:
         """The prefill pool; None for a single engine."""
         return self.estimate.prefill

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rackline.catalog import OrchestratorRecord, orchestrator_record
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.hardware import Chip, Cluster
 from rackline.search.launch_commands import ROUTER_PORT, LaunchCommand, Start, hosts_of, router_command
 
@@ -70,8 +70,7 @@ def workloads(
     Raises:
         InputError: no command, one that does not run all of the plan, or chips that cannot be asked for.
     """
-    if not commands:
-        raise InputError(what="launch_as", given=name, allowed="a plan that has an answer")
+    require(commands, what="launch_as", given=name, allowed="a plan that has an answer")
     for command, on in zip(commands, places, strict=True):
         resource_of(record, on.chip)
         if command.lacks:
@@ -151,9 +150,12 @@ def compose_file(
     """
     found = workloads(orchestrator_record("compose"), commands, places, name)
     hosts = hosts_of(commands)
-    if len(hosts) > 1:
-        allowed = "replicas on one host, such as --chips 8; kubernetes and dynamo start them on several"
-        raise InputError(what="launch_as", given=f"compose on {len(hosts)} hosts", allowed=allowed)
+    require(
+        len(hosts) <= 1,
+        what="launch_as",
+        given=f"compose on {len(hosts)} hosts",
+        allowed="replicas on one host, such as --chips 8; kubernetes and dynamo start them on several",
+    )
     services: dict[str, Document] = {}
     configs: dict[str, Document] = {}
     names: dict[Start, str] = {}

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from rackline.catalog import OrchestratorRecord, orchestrator_record
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.hardware import Cluster
 from rackline.search.containers import (
     OPTIONS,
@@ -115,9 +115,12 @@ def rack_links(found: Sequence[Workload], name: str) -> tuple[list[Document], st
     if not wide:
         return [], ""
     chips, size = sum(one.command.replicas * one.command.chips_per_replica for one in wide), wide[0].on.scale_up.size
-    if chips > size:
-        allowed = f"replicas in one NVLink domain of {size}; these take {chips}: plan one rack and repeat it"
-        raise InputError(what="launch_as", given=f"{chips} chips", allowed=allowed)
+    require(
+        chips <= size,
+        what="launch_as",
+        given=f"{chips} chips",
+        allowed=f"replicas in one NVLink domain of {size}; these take {chips}: plan one rack and repeat it",
+    )
     template = f"{name}-channel"
     domain = {
         "apiVersion": "resource.nvidia.com/v1beta1",
@@ -216,9 +219,12 @@ def _started(command: LaunchCommand, *, leads: bool) -> Document:
     Raises:
         InputError: an engine that is started over several hosts by MPI.
     """
-    if command.stack == "trtllm" and command.num_hosts > 1:
-        allowed = "replicas on one host: TensorRT-LLM starts over several by mpirun; Dynamo does that"
-        raise InputError(what="launch_as", given="kubernetes", allowed=allowed)
+    require(
+        command.stack != "trtllm" or command.num_hosts <= 1,
+        what="launch_as",
+        given="kubernetes",
+        allowed="replicas on one host: TensorRT-LLM starts over several by mpirun; Dynamo does that",
+    )
     words = command.in_folder(OPTIONS) if leads else list(command.other_words)
     if leads or command.stack == "sglang":
         words += command.server_words(str(_ADDRESS.port), str(_ADDRESS.side_port))
@@ -395,9 +401,12 @@ def llm_d_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster]
     by_name = {one.name: one for one in workloads(record, commands, places, name)}
     for one in by_name.values():
         image_of(record, one)
-        if one.command.is_pool and one.command.num_hosts > 1:
-            allowed = "pools whose replicas stand on one host each; llm-d's guide for more has other manifests"
-            raise InputError(what="launch_as", given=f"{one.command.num_hosts} hosts a replica", allowed=allowed)
+        require(
+            not one.command.is_pool or one.command.num_hosts <= 1,
+            what="launch_as",
+            given=f"{one.command.num_hosts} hosts a replica",
+            allowed="pools whose replicas stand on one host each; llm-d's guide for more has other manifests",
+        )
     found: list[Document] = []
     for document in kubernetes_manifests(commands, places, name):
         if document["kind"] == "Service":  # the router finds pods by their labels

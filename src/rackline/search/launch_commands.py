@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rackline.arch import AppliedAdapter
 from rackline.catalog import launch_rules_record
@@ -49,8 +49,6 @@ class Start:
         chips: those of each host that it takes, by number; empty for all of them.
         port: of its server on the first host.
     """
-
-    json_keys: ClassVar = ("host", "num_hosts", "chips", "port")
 
     host: int
     num_hosts: int = 1

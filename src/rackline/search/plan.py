@@ -185,12 +185,7 @@ class WhatIfPoint:
     @property
     def cost(self) -> float:
         """What the plan's objective has least of [USD per million output tokens, or J a token]; infinite without."""
-        best = self.plan.best
-        if best is None:
-            return math.inf
-        if self.plan.objective == "joules" and best.energy is not None:
-            return best.energy.joules_per_output_token
-        return best.usd_per_mtok_output_all_in
+        return math.inf if self.plan.best is None else self.plan.cost_of(self.plan.best)
 
     @property
     def reason(self) -> str:
@@ -281,7 +276,7 @@ class Contenders:
     @property
     def best(self) -> Choice | None:
         """The cheapest of both kinds by its estimate, of those that can be simulated if any can; None without one."""
-        return min(self.choices, key=lambda one: (one.shares_contexts, one.usd_with_leftover), default=None)
+        return min(self.choices, key=lambda one: (one.estimate.shares_contexts, one.usd_with_leftover), default=None)
 
     @property
     def choices(self) -> tuple[Choice, ...]:

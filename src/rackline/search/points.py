@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,19 @@ MOST_RANKED = 20_000  # cheapest points among which the best of each style are l
 BETWEEN = 1.5  # times: how far a cost falls between two batches of the grid, at the most
 
 
+class Columns:
+    """A table as a dataclass whose arrays have one length; what is no array is of the table as a whole."""
+
+    __slots__ = ()
+
+    def take(self, rows: Array) -> Self:
+        """The rows of an index or a mask."""
+        columns: dict[str, Any] = {name: getattr(self, name) for name in type(self).__slots__}
+        return type(self)(**{name: one[rows] if np.ndim(one) else one for name, one in columns.items()})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoints:
+class OperatingPoints(Columns):
     """Points of a space, arrays of one length; columns that an estimator does not know are 0.
 
     Args:
@@ -102,10 +114,6 @@ class OperatingPoints:
         single = np.add.reduce(list(broken.values()), dtype=np.int8) == 1
         positions = {name: np.flatnonzero(mask & single) for name, mask in broken.items()}
         return {name: (where, over[name][where]) for name, where in positions.items()}
-
-    def take(self, positions: Array) -> OperatingPoints:
-        """Some of the points."""
-        return OperatingPoints(**{each.name: getattr(self, each.name)[positions] for each in fields(self)})
 
     @classmethod
     def join(cls, parts: Sequence[OperatingPoints]) -> OperatingPoints:

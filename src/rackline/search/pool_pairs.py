@@ -9,6 +9,7 @@ import numpy as np
 
 from rackline.hardware import Cluster, billed_chips, taken_chips
 from rackline.passes.features import Array, as_array
+from rackline.search.points import Columns
 from rackline.search.pool_points import PoolPoints
 
 _PAIRS = 200_000  # evaluated at a time: bounds the memory
@@ -61,7 +62,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class Pairs(Columns):
     """Pairs of replicas in their best ratio; arrays (pairs,), with infinite cost where there is no ratio.
 
     Args:
@@ -90,10 +91,6 @@ class Pairs:
             prefill_replicas=whole,
             decode_replicas=whole.copy(),
         )
-
-    def take(self, index: Array) -> Pairs:
-        """The pairs of an index."""
-        return Pairs(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
 def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float | None) -> tuple[Pairs, int]:
@@ -243,7 +240,7 @@ def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChipLimit:
+class ChipLimit(Columns):
     """Chips that replicas of two pools may use: prefill_chips · n + decode_chips · m <= num_chips.
 
     Args:
@@ -254,12 +251,6 @@ class ChipLimit:
     prefill_chips: Array
     decode_chips: Array
     num_chips: float
-
-    def take(self, index: Array) -> ChipLimit:
-        """The limit of some pairs."""
-        return ChipLimit(
-            prefill_chips=self.prefill_chips[index], decode_chips=self.decode_chips[index], num_chips=self.num_chips
-        )
 
     def steps(self, start: Array, step: Array) -> Array:
         """How often a step of (n, m) fits behind a start, both (2, pairs)."""

@@ -12,7 +12,7 @@ from rackline.hardware import FabricLevel
 from rackline.parallel import Layout, memory_use
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.search.points import firsts, pareto_front
+from rackline.search.points import Columns, firsts, pareto_front
 from rackline.search.space import Part, Space
 from rackline.serving.disaggregated import (
     MOST_LOAD,
@@ -33,7 +33,7 @@ _COUNTS = ("evaluated", "fitting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPoints:
+class PoolPoints(Columns):
     """Replicas of one pool; arrays of one length.
 
     Args:
@@ -100,11 +100,6 @@ class PoolPoints:
         if slack_s is None:
             return np.full(np.broadcast_shapes(index.shape, transfer_s.shape), MOST_LOAD)
         return self.passes(index).highest_load(slack_s - transfer_s, in_turn)
-
-    def take(self, index: Array) -> PoolPoints:
-        """The points of an index."""
-        arrays = {name: getattr(self, name)[index] for name in self.__slots__ if name not in _COUNTS}
-        return PoolPoints(**arrays, evaluated=self.evaluated, fitting=self.fitting)
 
     @classmethod
     def join(cls, parts: list[PoolPoints]) -> PoolPoints:

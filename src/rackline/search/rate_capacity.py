@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf, isnan, nan, nextafter, sqrt
 from typing import ClassVar, Literal, cast
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.simulation import Requests, Result, Slo
 from rackline.simulation.classes import Limited
 
@@ -132,13 +132,14 @@ def rate_capacity(
 
     Assumes: latency does not improve with the request rate.
     """
-    if not slo.limits():
-        raise InputError(what="capacity", given="no limit", allowed="such as ttft=2s,tpot=50ms@p99")
+    require(slo.limits(), what="capacity", given="no limit", allowed="such as ttft=2s,tpot=50ms@p99")
     own = requests.rate_per_s
-    if requests.after is not None or own == inf or not own > 0:
-        raise InputError(
-            what="capacity", given=requests.name, allowed="open arrivals with a rate (a trace or --rate), two or more"
-        )
+    require(
+        requests.after is None and own != inf and own > 0,
+        what="capacity",
+        given=requests.name,
+        allowed="open arrivals with a rate (a trace or --rate), two or more",
+    )
     search = _Search(requests=requests, serve=serve, slo=slo, own_per_s=own)
     step = 2.0 if not near_per_s else 1.1
     low, high = search.bracket("at", near_per_s or own, step, (own * 1e-4, own * 1e6), tolerance, most_runs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import paid_share
 from rackline.parallel import Layout, LayoutGrid, Precision, enumerate_layouts, expert_law, memory_use, precision
 from rackline.parallel.deployment import ExpertLoads
@@ -99,8 +99,7 @@ class Space:
         """
         model = system.model
         layouts = list(among.layouts) if among.layouts is not None else every_layout(system)
-        if not layouts:
-            raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
+        require(layouts, what="layouts", given=0, allowed=f"at least one layout of {model.name}")
         batches = np.asarray(BATCH_GRID if among.batches is None else among.batches, dtype=np.float64)
         return cls(
             system=system,

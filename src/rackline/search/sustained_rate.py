@@ -211,44 +211,38 @@ _LEAST_RATE = 0.02  # of the first one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SustainedRate:
-    """A rate at which the limits hold.
+class Span:
+    """The engine with its slots: how many, what they reach, and what one request alone would take.
 
     Args:
-        requests_per_s: of all replicas [requests/s].
-        saturation_requests_per_s: that the engines reach with all slots taken [requests/s].
         max_num_seqs: sequences that one rank and micro-batch may run [sequences].
-        simulated: what was measured at the rate.
-        runs: simulations that it took [count].
+        saturation_requests_per_s: rate that all replicas reach with all slots taken [requests/s].
         alone_s: latency of a request that is alone [s], by name.
     """
 
-    requests_per_s: float
-    saturation_requests_per_s: float
     max_num_seqs: int
+    saturation_requests_per_s: float
+    alone_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SustainedRate(Span):
+    """A rate at which the limits hold.
+
+    Args:
+        requests_per_s: rate of all replicas [requests/s].
+        simulated: what was measured at the rate.
+        runs: simulations that it took [count].
+    """
+
+    requests_per_s: float
     simulated: Simulated
     runs: int
-    alone_s: Mapping[str, float]
 
     @property
     def utilisation(self) -> float:
         """Sustained rate over the saturation rate."""
         return self.requests_per_s / self.saturation_requests_per_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The engine with its slots: how many, what they reach, and what one request alone would take.
-
-    Args:
-        max_num_seqs: of one rank and micro-batch [sequences].
-        saturation_requests_per_s: of all replicas [requests/s].
-        alone: latency of a request that is alone [s], by name.
-    """
-
-    max_num_seqs: int
-    saturation_requests_per_s: float
-    alone: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +298,7 @@ def _group_with_slots(
     estimate: Candidate | PoolPair, service: Service, max_num_seqs: int | None = None
 ) -> tuple[Group, Span] | str:
     """What is simulated, or why it cannot be."""
-    if isinstance(estimate, PoolPair) and estimate.shares_contexts:
+    if estimate.shares_contexts:
         return "context parallelism is not simulated"
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     if engine.batch_size > MOST_IN_FLIGHT:
@@ -338,7 +332,7 @@ def span_of(estimate: Candidate | PoolPair, service: Service) -> Span:
         return Span(
             max_num_seqs=max(1, int(work.slots(slots))) if slots < most else slots,
             saturation_requests_per_s=rate or estimate.requests_per_s,
-            alone={"tpot_s": float(points.tpot_s[0]), "ttft_s": float(points.ttft_s[0])},
+            alone_s={"tpot_s": float(points.tpot_s[0]), "ttft_s": float(points.ttft_s[0])},
         )
     deployment, layout = system.deployment(engine.layout, engine.precision), engine.layout
     ranks = layout.attention_dp * layout.pp
@@ -356,7 +350,7 @@ def span_of(estimate: Candidate | PoolPair, service: Service) -> Span:
     return Span(
         max_num_seqs=most,
         saturation_requests_per_s=min(estimate.prefill.requests_per_s, max(decodes, estimate.requests_per_s)),
-        alone={"tpot_s": float(step[0]), "ttft_s": estimate.ttft_alone_s},
+        alone_s={"tpot_s": float(step[0]), "ttft_s": estimate.ttft_alone_s},
     )
 
 
@@ -420,7 +414,7 @@ class _Search:
                     max_num_seqs=self.span.max_num_seqs,
                     simulated=held,
                     runs=tries * len(seeds),
-                    alone_s=self.span.alone,
+                    alone_s=self.span.alone_s,
                 )
             rate = more
 
@@ -439,7 +433,7 @@ class _Search:
             return held.requests_per_s
         for name, limit, _ in self.limits.latencies():
             # through the latency of a request alone and the one that was measured
-            alone = min(self.span.alone[name] / limit, 0.95 * over[name])
+            alone = min(self.span.alone_s[name] / limit, 0.95 * over[name])
             most = min(most, held.requests_per_s * (1.0 / alone - 1.0 / _AIM) / (1.0 / alone - 1.0 / over[name]))
         return min(most, _MOST_RAISE * held.requests_per_s)
 
@@ -452,7 +446,7 @@ class _Search:
             if ratio <= 1.0:
                 continue
             # through the latency of a request alone and the one that was measured
-            alone = min(self.span.alone[name], 0.9 * limit) / limit
+            alone = min(self.span.alone_s[name], 0.9 * limit) / limit
             rate = min(rate, 0.995 * high * (1.0 - alone) / (1.0 - alone / ratio))
         return min(max(rate, 0.3 * high), _FALLS[min(runs, len(_FALLS)) - 1] * high)
 

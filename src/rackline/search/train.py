@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError, unknown_name
+from rackline.errors import require, unknown_name
 from rackline.hardware import host_bytes_per_s
 from rackline.parallel.exchange import make_group
 from rackline.passes.features import as_array
@@ -139,8 +139,6 @@ class Straggling:
         days, usd: of the whole run; None where they are of the plan.
     """
 
-    json_keys: ClassVar = ("share", "slowdown", "step_s", "days", "usd")
-
     share: float
     slowdown: float
     step_s: float
@@ -265,8 +263,7 @@ def train_plan(
         LayoutError: given parts that nothing satisfies.
         InputError: no token, or a schedule or recomputation that is unknown.
     """
-    if tokens is not None and not tokens > 0:
-        raise InputError(what="tokens", given=tokens, allowed="more than 0", nearest="15e12")
+    require(tokens is None or tokens > 0, what="tokens", given=tokens, allowed="more than 0", nearest="15e12")
     for what, names, allowed in (("schedule", schedules, SCHEDULES), ("recompute", recompute, RECOMPUTE)):
         for name in names:
             if name not in allowed:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rackline.arch import Model
-from rackline.errors import InputError, LayoutError
+from rackline.errors import LayoutError, require
 from rackline.passes.features import Array
 from rackline.training.contexts import context_method
 from rackline.training.memory import TrainMemory, train_memory
@@ -274,13 +274,13 @@ def whole_batch(tokens: float, seq_len: int, num_chips: int) -> int:
     500
     """
     exact = tokens / seq_len
-    if exact < 0.5:
-        raise InputError(
-            what="global_batch",
-            given=f"{tokens:g} tokens",
-            allowed=f"at least one sequence of {seq_len} tokens",
-            nearest=str(seq_len),
-        )
+    require(
+        exact >= 0.5,
+        what="global_batch",
+        given=f"{tokens:g} tokens",
+        allowed=f"at least one sequence of {seq_len} tokens",
+        nearest=str(seq_len),
+    )
     low, high = math.ceil(exact * (1.0 - ROUNDING)), math.floor(exact * (1.0 + ROUNDING))
     near = np.arange(max(low, 1), max(high, 1) + 1)
     near = near[np.argsort(np.abs(near - exact), kind="stable")]

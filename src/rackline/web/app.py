@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rackline.errors import InputError, RacklineError
+from rackline.errors import InputError, RacklineError, require
 from rackline.files import write_text
 from rackline.web.asked import LOOPBACK, SCRIPT, ProblemError, Settings, problem
 from rackline.web.data import data_names, data_script, scenarios, views
@@ -175,8 +175,7 @@ def export(
         InputError: the folder is a file or cannot be written.
     """
     root = Path(folder)
-    if root.exists() and not root.is_dir():
-        raise InputError(what="--export", given=str(folder), allowed="a folder")
+    require(not root.exists() or root.is_dir(), what="--export", given=str(folder), allowed="a folder")
     names = data_names() if names is None else names
     copied = (*VENDORED, *SCRIPTS, *_LOOKS, _LICENCES)
     written: list[Path] = []

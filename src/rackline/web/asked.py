@@ -157,6 +157,11 @@ def problem(kind: str, detail: str, headers: dict[str, str] | None = None, **mor
     return ProblemError(kind, detail, more, headers or {})
 
 
+def bad_input(what: str, given: Any, allowed: str) -> ProblemError:
+    """A value of a request that cannot be taken."""
+    return problem_of(InputError(what=what, given=given, allowed=allowed))
+
+
 def problem_of(error: RacklineError) -> ProblemError:
     """Bad input as a problem."""
     more: dict[str, Any] = {}
@@ -302,9 +307,7 @@ def _asked(
 ) -> Asked:
     refused = [key for key in given if key in options(kind) and key not in taken(kind.ask)]
     if refused:
-        what, value = refused[0], shown(given[refused[0]])
-        detail = f"{what}: got {value}, allowed: nothing, the server writes no files"
-        raise problem("bad-input", detail, what=what, given=value, allowed="nothing: the server writes no files")
+        raise bad_input(refused[0], given[refused[0]], "nothing: the server writes no files")
     for key, text in _texts(given):
         check_text(text, key)
     try:
@@ -328,14 +331,7 @@ def check_text(text: str, what: str) -> None:
         ProblemError: it does.
     """
     if _PATH.search(text):
-        allowed = "no path: a name of the catalogue, or of a file in `uploads`"
-        raise problem(
-            "bad-input",
-            f"{what}: got {shown(text)}, allowed: {allowed}",
-            what=what,
-            given=shown(text),
-            allowed=allowed,
-        )
+        raise bad_input(what, text, "no path: a name of the catalogue, or of a file in `uploads`")
 
 
 def _texts(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -382,8 +378,7 @@ def _uploads(given: Any, limits: Limits) -> dict[str, str]:
         raise problem("bad-input", f"uploads: {allowed}", what="uploads", allowed=allowed)
     for name, text in files.items():
         if not _NAME.fullmatch(name) or not isinstance(text, str):
-            detail = f"uploads: got {shown(name)}, allowed: {allowed}"
-            raise problem("bad-input", detail, what="uploads", given=shown(name), allowed=allowed)
+            raise bad_input("uploads", name, allowed)
         for inside in _paths_inside(name, text):
             check_text(inside, f"uploads {name}")
     return files

@@ -17,7 +17,7 @@ from typing import Any, cast
 from rackline.api.answer import Answer, Watch, answer as ask, answer_of, find_verb
 from rackline.api.explain import Explained, ExplainQuestion
 from rackline.api.verbs import entries
-from rackline.errors import InputError, unknown_name
+from rackline.errors import require, unknown_name
 from rackline.files import shipped_toml
 from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
@@ -344,8 +344,12 @@ def asked_script(answer: Answer[ExplainQuestion, Explained]) -> str:
     Raises:
         InputError: prompts in the same pass; a part of it that cannot be written as a script.
     """
-    if answer.question.prefill is not None:
-        raise InputError(what="prefill", given=answer.question.prefill, allowed="nothing: a decode step is written")
+    require(
+        answer.question.prefill is None,
+        what="prefill",
+        given=answer.question.prefill,
+        allowed="nothing: a decode step is written",
+    )
     deployment, calibration = answer.result.explanation.deployment, answer.question.calibration
     named = {"calibration": calibration if isinstance(calibration, str) else deployment.calibration.name}
     if named["calibration"] == "auto":
