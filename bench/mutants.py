@@ -275,7 +275,7 @@ class Tests:
         return self._in_order(at_line) + self._in_order(in_file - at_line)
 
     def within(self, mutant: Mutant, limit_s: float) -> list[str]:
-        """Tests that ran the lines, the quickest first, up to their usual time; of lines outside of bodies, the file."""
+        """Tests that ran the lines, the quickest first, until a usual time; of lines outside of bodies, the file."""
         inside = any(
             isinstance(node, ast.FunctionDef) and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0)
             for node in ast.walk(ast.parse((_TREE / mutant.path).read_text(encoding="utf-8")))
