@@ -123,6 +123,8 @@ def copy_tree() -> None:
     _TREE.mkdir(parents=True, exist_ok=True)
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=_HOME, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(_TREE)], input=archive, check=True)
+    compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(_TREE / "src")]
+    subprocess.run(compiled, check=True)  # by their hash changes within a second are seen
     shared = _WORK / "shared"
     if not shared.exists() and (_HOME.parent / "shared").exists():
         shared.symlink_to(_HOME.parent / "shared")
@@ -137,10 +139,9 @@ def children_s() -> float:
 def pytest(
     *words: str, timeout_s: float | None = None, cpu_s: int | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Tests of the copy, by this Python; no bytecode is kept, for a change within a second would not be seen."""
+    """Tests of the copy, by this Python."""
     command = [
         sys.executable,
-        "-B",
         "-m",
         "pytest",
         "-p",
@@ -153,7 +154,7 @@ def pytest(
     if cpu_s is not None:
         command = ["prlimit", f"--cpu={cpu_s}", *command, "-n", "0"]
     paths = os.pathsep.join([str(_TREE / "src"), str(_HOME / "bench")])
-    inherited = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited = os.environ | {"PYTHONPATH": paths}
     return subprocess.run(
         [*command, "--hypothesis-seed=0", "-q", *words],
         cwd=_TREE, env=inherited | environment, timeout=timeout_s, capture_output=True, text=True, check=False,
