@@ -400,7 +400,8 @@ class Named:
             lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
             test = lines[0].split(" ")[1] if lines else words[-1]
             if test not in self._fails:
-                self._fails[test] = pytest("-x", test, cpu_s=120).returncode != 0
+                again = [test] if "::" in test else ["--collect-only", test]
+                self._fails[test] = pytest("-x", *again, cpu_s=120).returncode != 0
             if not self._fails[test] or test in passed_over:
                 return test
             passed_over.append(test)
