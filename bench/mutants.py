@@ -4,7 +4,9 @@
     uv run --group mutants python bench/mutants.py run --seed 16 --count 100
     uv run --group mutants python bench/mutants.py report --seed 16      # table and survivors, as Markdown
     uv run --group mutants python bench/mutants.py run --seed 16 --again # those that survived, with the tests of today
-    uv run --group mutants python bench/mutants.py run --seed 17 --by-name --minutes 35    # without `cover`
+
+    uv run --group mutants python bench/mutants.py cover --by-name       # once: of the stored answers alone (4 minutes)
+    uv run --group mutants python bench/mutants.py run --seed 17 --by-name --minutes 35
 
 Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A file is
 drawn first, by its size, then one of its places, then one of the changes there: binary operators, which have eleven, do
@@ -15,9 +17,12 @@ Tests are those that ran the line (slow ones and commands run as processes are l
 import, those that ran any line of the file. The quickest of each file of tests go first, until
 `--seconds` of their usual time; the first that fails ends it. What runs three times as long counts as noticed.
 
-With `--by-name` no coverage is needed: tests are those of the fourteen files that name the function, its class or its
-module most, nearest first, until `--seconds` of processor time; a test counts only if it passes without the change.
-Tests further away are not run, so that what is noticed is a lower bound.
+With `--by-name` tests are first those of the fourteen files that name the function, its class or its module most,
+nearest first, and those that read the source, in one process, until `--seconds` of processor time; a test counts only
+if it passes without the change. If none of these fails, the stored answers and pictures are asked that ran the line,
+the quickest first, as long again. Tests further away are not run, so that what is noticed is a lower bound.
+
+Two runs may share a machine: `--part 1/2` and, with a tree of its own, `MUTANTS_TREE=2 ... --part 2/2`.
 """
 
 from __future__ import annotations
@@ -40,11 +45,16 @@ from pathlib import Path
 
 _HOME = Path(__file__).resolve().parents[1]
 _WORK = _HOME / "build" / "mutants"
-_TREE = _WORK / "tree"
+_COVERED = _WORK / "tree"
+_TREE = _WORK / f"tree{os.environ.get('MUTANTS_TREE', '')}"
 _DATA = _WORK / "coverage.db"
+_DATA_OF_ANSWERS = _WORK / "answers.db"
 _TESTS = tuple(
-    f"tests/{name}" for name in ("unit", "property", "golden", "validation", "architecture", "e2e", "lab", "web")
+    f"tests/{name}"
+    for name in ("unit", "property", "golden", "validation", "architecture", "docs", "e2e", "lab", "web")
 )
+_ANSWERS = ("tests/golden/test_stored_answers.py", "tests/docs/test_stored_figures.py")
+_OF_SOURCE = "tests/architecture/test_source_files.py"
 PACKAGES = tuple(sorted(file.parent.name for file in (_HOME / "src" / "rackline").glob("*/__init__.py")))
 
 
@@ -68,22 +78,29 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=90.0, help="usual time of the tests of one mutant")
     parser.add_argument("--again", action="store_true", help="only mutants that survived so far")
-    parser.add_argument("--by-name", action="store_true", help="tests that name what is changed, without coverage")
+    parser.add_argument("--by-name", action="store_true", help="tests that name what is changed, then answers")
+    parser.add_argument("--part", default="1/1", help="which of how many parts of the mutants, such as 2/2")
     parser.add_argument("--minutes", type=float, default=1e9, help="processor time after which no mutant begins")
     parser.add_argument("--package", choices=PACKAGES, action="append", help="only these packages")
     given = parser.parse_args()
     results = _WORK / f"seed-{given.seed}.jsonl"
     if given.what == "cover":
         copy_tree()
-        cover()
+        if given.by_name:
+            cover(_DATA_OF_ANSWERS, *_ANSWERS)
+        else:
+            cover(_DATA, "-m", "not slow", *_TESTS)
         return 0
     if given.what == "report":
         print(report(read(results)))
         return 0
     copy_tree()
     before = read(results)
-    tests = Named() if given.by_name else Tests()
-    for mutant, source in drawn(given.seed, given.count, tuple(given.package or PACKAGES)):
+    tests = Named() if given.by_name else Tests(_DATA)
+    part, parts = map(int, given.part.split("/"))
+    for number, (mutant, source) in enumerate(drawn(given.seed, given.count, tuple(given.package or PACKAGES))):
+        if number % parts != part - 1:
+            continue
         key = json.dumps(asdict(mutant))
         if key in before and not (given.again and before[key]["outcome"] == "survived"):
             continue
@@ -106,6 +123,8 @@ def copy_tree() -> None:
     _TREE.mkdir(parents=True, exist_ok=True)
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=_HOME, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(_TREE)], input=archive, check=True)
+    compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(_TREE / "src")]
+    subprocess.run(compiled, check=True)  # by their hash changes within a second are seen
     shared = _WORK / "shared"
     if not shared.exists() and (_HOME.parent / "shared").exists():
         shared.symlink_to(_HOME.parent / "shared")
@@ -120,10 +139,9 @@ def children_s() -> float:
 def pytest(
     *words: str, timeout_s: float | None = None, cpu_s: int | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Tests of the copy, by this Python; no bytecode is kept, for a change within a second would not be seen."""
+    """Tests of the copy, by this Python."""
     command = [
         sys.executable,
-        "-B",
         "-m",
         "pytest",
         "-p",
@@ -136,20 +154,20 @@ def pytest(
     if cpu_s is not None:
         command = ["prlimit", f"--cpu={cpu_s}", *command, "-n", "0"]
     paths = os.pathsep.join([str(_TREE / "src"), str(_HOME / "bench")])
-    inherited = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited = os.environ | {"PYTHONPATH": paths}
     return subprocess.run(
         [*command, "--hypothesis-seed=0", "-q", *words],
         cwd=_TREE, env=inherited | environment, timeout=timeout_s, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
-def cover() -> None:
-    """Which test runs which line."""
+def cover(data: Path, *words: str) -> None:
+    """Which of some tests runs which line."""
     source = json.dumps([str(_TREE / "src" / "rackline" / package) for package in PACKAGES])
-    _DATA.unlink(missing_ok=True)
+    data.unlink(missing_ok=True)
     start = time.perf_counter()
-    run = pytest("-m", "not slow", *_TESTS, MUTANTS_COVERAGE=str(_DATA), MUTANTS_SOURCE=source)
-    print(f"{run.stdout[-600:]}{run.stderr[-300:]}\n{_DATA.name}: {time.perf_counter() - start:.0f} s", flush=True)
+    run = pytest(*words, MUTANTS_COVERAGE=str(data), MUTANTS_SOURCE=source)
+    print(f"{run.stdout[-600:]}{run.stderr[-300:]}\n{data.name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def places(path: Path) -> dict[tuple[int, int, str], list[Mutant]]:
@@ -235,27 +253,43 @@ def difference(mutant: Mutant, source: str) -> str:
 class Tests:
     """Which test runs which line, how long it usually takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: Path) -> None:
         import coverage
 
-        self._seconds: dict[str, float] = json.loads(_DATA.with_suffix(".json").read_text(encoding="utf-8"))
-        self._data = coverage.CoverageData(basename=str(_DATA))
+        self._seconds: dict[str, float] = json.loads(data.with_suffix(".json").read_text(encoding="utf-8"))
+        self._data = coverage.CoverageData(basename=str(data))
         self._data.read()
 
     def of(self, mutant: Mutant) -> list[str]:
         """Tests that ran the lines, else the file; the quickest of each file of tests first."""
         at_line: set[str] = set()
         in_file: set[str] = set()
-        for line, contexts in self._data.contexts_by_lineno(str(_TREE / mutant.path)).items():
+        for line, contexts in self._data.contexts_by_lineno(str(_COVERED / mutant.path)).items():
             in_file.update(contexts)
             if mutant.line <= line <= mutant.last_line:
                 at_line.update(contexts)
         if not in_file:  # nothing but what runs once at import: tests of the package
-            folder = str((_TREE / mutant.path).parent)
+            folder = str((_COVERED / mutant.path).parent)
             for other in self._data.measured_files():
                 if other.startswith(folder):
                     in_file.update(name for names in self._data.contexts_by_lineno(other).values() for name in names)
         return self._in_order(at_line) + self._in_order(in_file - at_line)
+
+    def within(self, mutant: Mutant, limit_s: float) -> list[str]:
+        """Tests that ran the lines, the quickest first, until a usual time; of lines outside of bodies, the file."""
+        inside = any(
+            isinstance(node, ast.FunctionDef) and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0)
+            for node in ast.walk(ast.parse((_TREE / mutant.path).read_text(encoding="utf-8")))
+        )
+        lines = self._data.contexts_by_lineno(str(_COVERED / mutant.path))
+        at_line = {name for line, names in lines.items() if mutant.line <= line <= mutant.last_line for name in names}
+        found: list[str] = []
+        for test in self._in_order(at_line) if inside else self.of(mutant):
+            limit_s -= self._seconds[test] + 0.02
+            if limit_s < 0:
+                break
+            found.append(test)
+        return found
 
     def _in_order(self, tests: set[str]) -> list[str]:
         files: dict[str, list[str]] = defaultdict(list)
@@ -306,6 +340,7 @@ class Named:
         paths = (path for folder in _TESTS for path in sorted((_TREE / folder).glob("test_*.py")))
         self._texts = {str(path.relative_to(_TREE)): path.read_text(encoding="utf-8") for path in paths}
         self._fails: dict[str, bool] = {}
+        self._answers = Tests(_DATA_OF_ANSWERS)
 
     def of(self, mutant: Mutant) -> list[str]:
         """At most fourteen files, the nearest first: its module, the function or class around the line, its package."""
@@ -330,29 +365,46 @@ class Named:
         return [file for file in ranked[:14] if score(file) > 0]
 
     def judge(self, mutant: Mutant, source: str, limit_s: float) -> tuple[str, str, int]:
-        """Outcome (killed, survived, untested), the test that noticed, and how many files were to run."""
+        """Outcome (killed, survived), the test that noticed or why none could, and how many files were to run."""
+        files = list(dict.fromkeys([*self.of(mutant), _OF_SOURCE]))
+        failed = self._first_failure(mutant, source, limit_s, "-m", "not slow", *files)
+        if failed.startswith("tests/"):
+            return "killed", failed, len(files)
+        tests = self._answers.within(mutant, limit_s)
+        if not tests:
+            return "survived", f"{failed}; no stored answer runs it", len(files)
+        chosen = _TREE / "chosen.json"
+        chosen.write_text(json.dumps(tests), encoding="utf-8")
+        names = dict.fromkeys(test.split("::")[0] for test in tests)
+        asked = self._first_failure(mutant, source, 3 * limit_s, *names, MUTANTS_TESTS=str(chosen))
+        if asked.startswith("tests/"):
+            return "killed", asked, len(files) + len(tests)
+        return "survived", f"{failed}; of {len(tests)} stored answers {asked}", len(files) + len(tests)
+
+    def _first_failure(self, mutant: Mutant, source: str, limit_s: float, *words: str, **environment: str) -> str:
+        """The first test that fails with the change and passes without; else how the run ended."""
         path = _TREE / mutant.path
         original = path.read_text(encoding="utf-8")
-        files = self.of(mutant)
-        left = limit_s
-        for file in files:
-            start = children_s()
+        passed_over: list[str] = []
+        while True:
+            left_out = (word for test in passed_over for word in ("--deselect", test))
             try:
                 path.write_text(source, encoding="utf-8")
-                run = pytest("-x", "-m", "not slow", file, cpu_s=int(left) + 1)
+                run = pytest("-x", *words, *left_out, cpu_s=int(limit_s) + 1, **environment)
             finally:
                 path.write_text(original, encoding="utf-8")
-            left -= children_s() - start
-            if run.returncode in (-_SIGXCPU, -_SIGKILL) or left < 1:
-                return "survived", f"time ended in {file}", len(files)
-            if run.returncode not in (0, 5):  # 5: no test but slow ones
-                failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-                test = (failed or ["FAILED " + file])[0].split(" ")[1]
-                if test not in self._fails:
-                    self._fails[test] = pytest("-x", "-m", "not slow", test, cpu_s=120).returncode != 0
-                if not self._fails[test]:
-                    return "killed", test, len(files)
-        return "survived" if files else "untested", "", len(files)
+            if run.returncode in (-_SIGXCPU, -_SIGKILL):
+                return "time ended"
+            if run.returncode in (0, 5):  # 5: no test but slow ones
+                return "all passed"
+            lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            test = lines[0].split(" ")[1] if lines else words[-1]
+            if test not in self._fails:
+                again = [test] if "::" in test else ["--collect-only", test]
+                self._fails[test] = pytest("-x", *again, cpu_s=120).returncode != 0
+            if not self._fails[test] or test in passed_over:
+                return test
+            passed_over.append(test)
 
 
 def read(path: Path) -> dict[str, dict[str, object]]:

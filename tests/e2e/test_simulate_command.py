@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rackline.api.answer import Served, Watch, answer
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.cli.main import run
 
 BASE = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "2", "--requests", "60"]
@@ -144,3 +148,19 @@ def test_parquet_without_polars_is_one_line(
     assert "rackline[sweep]" in error
     assert "run.csv" in error
     assert error.count("\n") == 1
+
+
+def test_progress_names_the_server_where_there_are_several() -> None:
+    asked: dict[str, Any] = {"on": "dgx-h100", "chips": 1, "rate": "5", "input": 100, "output": 10, "requests": 20}
+    told: list[str] = []
+
+    class Told(Watch):
+        def serving(self, what: str) -> AbstractContextManager[Served | None]:
+            told.append(what)
+            return super().serving(what)
+
+    answer(SimulateQuestion("llama-3.1-8b", **asked), Told())
+    answer(SimulateQuestion("llama-3.1-8b", **asked, compare=["chips=2"]), Told())
+    assert told[0] == "serving 20 requests"
+    assert [text.partition(" (")[0] for text in told[1:]] == ["serving 20 requests"] * 2
+    assert all(text.endswith(")") for text in told[1:])

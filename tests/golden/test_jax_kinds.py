@@ -245,6 +245,28 @@ def test_prompt_of_lightning_attention_in_chunks() -> None:
     assert chunks_flop(kind) == pytest.approx(xla_flop(core, *shapes), rel=TOLERANCE)
 
 
+def test_prompt_of_gated_delta_attention_in_chunks() -> None:
+    chunk = 64
+    shape = {"num_key_heads": 8, "num_value_heads": 16, "key_head_dim": 64, "value_head_dim": 128, "conv_kernel": 4}
+    kind = make("gated_delta", **shape)
+    chunks = PROMPT // chunk
+
+    def core(q: Any, k: Any, v: Any, states: Any) -> Any:
+        """What keys of a chunk overlap in, what queries read of it, and the state: prediction, read-out, update."""
+        overlap = jnp.einsum("zhic,zhjc->zhij", k, k)
+        inside = jnp.einsum("zhij,zhjc->zhic", jnp.einsum("zhic,zhjc->zhij", q, k), v)
+        predicted = jnp.einsum("zhik,zhkv->zhiv", k, states)
+        return (
+            overlap,
+            inside + jnp.einsum("zhik,zhkv->zhiv", q, states),
+            jnp.einsum("zhjk,zhjv->zhkv", k, v - predicted),
+        )
+
+    keys = (chunks, 16, chunk, 64)
+    counted = xla_flop(core, keys, keys, (chunks, 16, chunk, 128), (chunks, 16, 64, 128))
+    assert chunks_flop(kind) == pytest.approx(counted, rel=TOLERANCE)
+
+
 def test_prompt_of_compressed_attention() -> None:
     """Full squares: every query against the whole prompt and all of its compressed entries."""
     shape = {"num_q_heads": 16, "head_dim": 256, "q_lora_rank": 192, "o_groups": 4, "o_lora_rank": 128}

@@ -51,6 +51,7 @@ MADE = Experiment(
         (Reading(quantity="exact", predicted=0.0, measured=1.0, check="equal"), False),
         (Reading(quantity="bound", predicted=1e-5, measured=1e-6, check="at_most"), True),
         (Reading(quantity="bound", predicted=1e-5, measured=1e-4, check="at_most"), False),
+        (Reading(quantity="bound", predicted=2.0, measured=2.0, check="at_most"), True),
         (Reading(quantity="bound", predicted=0.9, measured=0.95, check="at_least"), True),
         (Reading(quantity="bound", predicted=0.9, measured=0.8, check="at_least"), False),
         (Reading(quantity="not judged", predicted=1.0, measured=9.0), None),

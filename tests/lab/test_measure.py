@@ -487,3 +487,11 @@ def test_llama_cpp_serves_prompts_beside_decodes_until_all_are_done(monkeypatch:
         [(0, 3), (1, 1), (1, 2)],
         [(0, 0), (0, 1)],
     ]
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(None, "fp32"), ("bf16", "bf16")])
+def test_the_own_engine_has_the_type_that_is_asked_for(asked: Any, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rackline.lab.jax_engine.jax_engine", lambda dtype, seed, **more: dtype)
+    from rackline.lab.measured import MeasureSetup, start_engine
+
+    assert start_engine(MeasureSetup(dtype=asked)) == taken

@@ -176,7 +176,26 @@ def test_schedule_gives_the_gradients_of_one_device(name: str) -> None:
     )
 
 
+def test_recall_asks_for_the_values_that_were_shown() -> None:
+    tokens, answers = transformer.recall_task(np.random.default_rng(1), 20, 6, 3, 16)
+    for row in tokens:
+        shown = dict(zip(row[:12:2], row[1:12:2], strict=True))
+        assert len(shown) == 6
+        assert all(key < 16 <= value < 32 for key, value in shown.items())
+        assert [shown[key] for key in row[12::2]] == list(row[13::2])
+    assert len({value for row in tokens for value in row[1:12:2]}) > 8  # of 16
+    assert answers.sum(axis=1).tolist() == [3.0] * 20
+
+
 # --- reversible ---
+
+
+def test_the_last_product_is_its_share_of_a_layer() -> None:
+    shape = reversible.SHAPE
+    layer = transformer.init(jax.random.key(0), shape)["layers"][0]
+    scores = 2 * 64 * shape.num_q_heads * shape.head_dim
+    share = layer["down"].size / (sum(one.size for one in layer.values()) + scores)
+    assert reversible._share_of_down(shape, 64) == pytest.approx(share)
 
 
 def test_reversible_gradients_and_inverse() -> None:

@@ -18,6 +18,8 @@ import pytest
 
 import rackline as rl
 from hostile_server import BEHAVIOURS, EXPECTED, Server, hostile_server
+from rackline.api.answer import Watch
+from rackline.api.observe import ObserveQuestion, _deployment
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.lab.load_generator import Prompts, observe_load
@@ -40,6 +42,11 @@ KEY = "sk-very-secret-1234"
 def hostile() -> Generator[Server]:
     with hostile_server() as server:
         yield server
+
+
+def test_a_run_says_only_degrees_above_one() -> None:
+    asked = ObserveQuestion("http://localhost:8000", model="llama-3.1-8b", on="dgx-h100", layout="tp=2,pp=2")
+    assert _deployment(asked, Watch())[0]["layout"] == {"tp": 2, "pp": 2}
 
 
 def prompts_to(server: Server, **more: object) -> Prompts:

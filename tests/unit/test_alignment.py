@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import rackline as rl
 from rackline.errors import InputError
 from rackline.search.launch_commands import alignment_words
 from rackline.search.space import aligned_modes
@@ -132,3 +135,13 @@ def test_engines_are_told_of_it() -> None:
 @pytest.mark.parametrize(("version", "tokens"), [("0.5.23", 8192), ("0.5.18", 2048), ("0.5.9", 0), ("0.5.17", 0)])
 def test_prompt_graphs_by_version(version: str, tokens: int) -> None:
     assert stack("sglang", version=version).prompt_graph_tokens == tokens
+
+
+def test_ranks_wait_for_prompts_that_one_pass_holds() -> None:
+    asked: dict[str, Any] = {
+        "on": "dgx-h200", "chips": 2, "layout": "attention_dp=2,ep=2", "output": 100, "serving": "aggregated",
+        "calibration": "sglang", "mode": "prefill-first=4096,prefill-delayer=48", "any_layout": True,
+    }  # fmt: skip
+    assert rl.plan("qwen3-30b-a3b", **asked, input="4k").to_dict()["best"]["mode"]["alignment"]["passes"] == 48
+    with pytest.raises(InputError, match="prefill delayer 48"):
+        rl.plan("qwen3-30b-a3b", **asked, input="5k")

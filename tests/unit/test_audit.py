@@ -98,6 +98,8 @@ def test_a_good_row_passes_and_what_physics_says_of_others() -> None:
     big = completed(replace(plain, texts={**plain.texts, "model": "meta-llama/Llama-3.1-70B-Instruct"}), Given())
     assert keys_of(big)["memory"] == "impossible"
     assert keys_of(row_of(ttft_s=0.12, tpot_s=8.9e-3, concurrency=2000.0))["cache-room"] == "impossible"
+    waits_a_little = row_of(ttft_s=2.69, tpot_s=0.03, concurrency=2000.0)  # 26 % of a request
+    assert keys_of(waits_a_little)["cache-room"] == "explained"
 
 
 def test_a_row_without_a_layout_is_held_to_the_fastest_one() -> None:

@@ -327,3 +327,9 @@ def test_a_plan_refuses_what_has_no_load() -> None:
         rl.plan("llama-3.1-8b", on="dgx-h100", load_time="1h")
     with pytest.raises(InputError, match="requests: got 'nothing', allowed: the mean of a day"):
         rl.plan("llama-3.1-8b", on="dgx-h100", load="day")
+
+
+def test_each_pool_begins_with_its_own_replicas() -> None:
+    asked = ASKED | {"prefill_layout": "tp=2", "replicas": 3, "prefill_replicas": 1, "rate": "4"}
+    found = rl.simulate("llama-3.1-8b", **asked, load="burst", load_time="5min", autoscale=["fixed"])
+    assert found.to_dict()["policies"][0]["chip_hours"] == pytest.approx((1 * 2 + 3 * 1) * 5 / 60)

@@ -357,6 +357,29 @@ def test_pairs_that_fill_whole_hosts_are_nearly_those_of_brute_force(seed: int) 
         assert np.mean(excess) < 1.03  # fewer hosts than all of them are not considered
 
 
+def test_a_rounded_decode_pool_leaves_the_rest_to_prefill() -> None:
+    """A pair of seed 1 on eight hosts that no rounded prefill pool reaches."""
+    rng = np.random.default_rng(1)
+    first, then = _points(rng, 5), _points(rng, 6)
+    on = cluster("dgx-h100").with_num_chips(64)
+    budget = Budget(
+        prefill_chips=64,
+        decode_chips=64,
+        shared_chips=64,
+        prefill_usd_per_chip_s=1.0,
+        decode_usd_per_chip_s=1.0,
+        prefill_on=on,
+        decode_on=on,
+    )
+    best = math.inf
+    for p, n, m in itertools.product(range(5), range(1, 65), range(1, 65)):
+        taken = n * float(taken_chips(on, first.chips[p])) + m * float(taken_chips(on, then.chips[2]))
+        if taken <= 64:
+            rate = min(n * first.requests_per_s[p] * MOST_LOAD, m * then.requests_per_s[2])
+            best = min(best, float(billed_chips(on, taken)) / rate)
+    assert best < pair(first, then, budget, None)[0].usd_per_request[2] < 1.02 * best
+
+
 def test_precisions_of_both_pools_are_the_same(rack_plan) -> None:
     found = rack_plan.pools.estimate
     assert isinstance(found.prefill.precision, Precision)

@@ -101,6 +101,13 @@ def test_almost_all_are_exact() -> None:
     assert off == ["modernbert-decoder"]  # its head has a product of its own
 
 
+def test_families_whose_blocks_stand_beside_each_other() -> None:
+    built = {name: build_model(read_config(case["config"], name, name).record) for name, case in CASES.items()}
+    parallel = {name for name, model in built.items() if model.parallel_block}
+    families = {"codegen", "cohere", "cohere2", "cohere2_moe", "falcon", "gpt_neox", "gptj", "phi"}
+    assert parallel == families | {"cohere+", "falcon+", "phi+"}
+
+
 def test_coverage_of_the_release() -> None:
     decoders = [name for name in CAUSAL if name not in NO_DECODERS]
     with_parts = [name for name in decoders if name not in MISSING_KINDS]

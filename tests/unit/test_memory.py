@@ -208,3 +208,8 @@ def test_weights_are_what_a_server_logs(
     held = sum(float(v) for v in weight_bytes(model(name), layout, p).values())
     held += float(allocator_bytes(model(name), layout, p)) + positions * width * 2.0
     assert held / 2**30 == pytest.approx(logged_gib, rel=0.003)
+
+
+def test_learned_positions_are_weights() -> None:
+    found = weight_bytes(model("gpt-3-175b"), Layout(), types("bf16", "gpt-3-175b", "dgx-h100"))
+    assert found["embedding"] == 2 * 12288 * (50257 + 2048)

@@ -54,6 +54,7 @@ def test_stage_imbalance() -> None:
     assert bb.stage_imbalance([1.0] * 12, 4) == 1.0
     assert bb.stage_imbalance([1.0] * 5, 2) == pytest.approx(3.0 / 2.5)
     assert bb.stage_imbalance([0.0, 0.0, 3.0, 1.0], 2) == 2.0
+    assert bb.stage_imbalance([1.0, 3.0], 1) == 1.0
     with pytest.raises(InputError, match="1 to 2 layers"):
         bb.stage_imbalance([1.0, 1.0], 3)
 

@@ -89,6 +89,16 @@ def test_bad_lines_are_named_or_counted(tmp_path: Path, line: str, reason: str) 
     assert (len(found), found.skipped) == (3, 1)
 
 
+@pytest.mark.parametrize("line", [1, 3])
+def test_an_endless_cell_is_named_with_its_line(tmp_path: Path, line: int) -> None:
+    path = tmp_path / "trace.csv"
+    lines = GOOD.splitlines()
+    lines[line - 1] += f',"{"1" * 200_000}"'
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=f"trace.csv:{line}: .*131,072"):
+        read_trace(path)
+
+
 def test_a_benchmark_result_is_read(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"input_lens": [5, 6], "output_lens": [2, 3], "start_times": [101.5, 100.0]}))

@@ -108,6 +108,11 @@ def test_rates_are_lanes_and_the_rest_are_tables() -> None:
     }
 
 
+def test_what_is_above_the_price_is_not_the_price() -> None:
+    options = {**DENSE, "layout": "tp=1", "batch": [1, 8], "context": "1k"}
+    assert job(options=options, set={"power.idle_w": [100, 120]}).levels["power.idle_w"][0] == "table"
+
+
 def test_a_rate_that_changes_more_than_coefficients_is_a_table() -> None:
     """L40S borrows its numbers from other chips by its power: its peak is no mere rate."""
     options = {**DENSE, "on": "l40s-8", "layout": "tp=1", "batch": [1, 2], "context": "1k"}

@@ -22,6 +22,7 @@ from rackline.training.step import (
     DUALPIPE_CORES,
     StepParts,
     StepTime,
+    bubble_seconds,
     hide_exchange,
     paired_share,
     step_parts,
@@ -127,6 +128,15 @@ def test_dualpipe_hides_the_exchange_up_to_the_compute() -> None:
         assert found.mean[1] == pytest.approx(share * pair + (1 - share) * alone[1])
         assert sum(value[1] for value in found.shown.values()) == pytest.approx(found.mean[1])
         assert found.shown["expert_outside"][0] == exchange
+
+
+def test_the_bubble_of_dualpipe_is_the_published_one() -> None:
+    """(PP/2 - 1) · (F&B + B - 3 W), with F, input and weight gradients of one second each."""
+    runs = Runs.of([TrainLayout(pp=pp, dp=1, schedule="dualpipe") for pp in (2, 4, 8)])
+    one = np.ones(3)
+    phases = {"forward": one, "input": one, "weight": one}
+    found = bubble_seconds(runs, phases, 0.0 * one, 3.0 * one, 0.0 * one, pair=3.0 * one)
+    assert found == pytest.approx(np.array([0.0, 1.0, 3.0]) * (3.0 + 2.0 - 3.0))
 
 
 def parts_of(layouts: list[TrainLayout], **more: Any) -> StepParts:

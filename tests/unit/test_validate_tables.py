@@ -67,6 +67,15 @@ def test_an_empty_cell_is_named_with_its_place(tmp_path: Path) -> None:
     assert [one.where for one in read_cases([path]).unsupported] == ["table.csv, line 3"]
 
 
+def test_an_unknown_operation_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ops.csv"
+    head = "chip,stack,stack_version,op_name,kernel,dtype,m,n,k,seconds"
+    row = "h100-sxm,vllm,1.0,{},a,bfloat16,8,128,128,1e-5"
+    path.write_text("\n".join([head, row.format("gemm"), row.format("convolution"), row.format("")]) + "\n")
+    reasons = [one.reason for one in read_cases([path]).unsupported]
+    assert [reason.split(": ")[2].split(",")[0] for reason in reasons] == ["got 'convolution'", "got 'nothing'"]
+
+
 TRAIN: dict[str, Any] = {
     "kind": "train", "model": "llama-3.1-8b", "chip": "tpu-v5e", "num_chips": 16, "stack": "maxtext",
     "precision": "bf16", "layout": {}, "global_batch": 1024, "seq_len": 4096, "recompute": "full",

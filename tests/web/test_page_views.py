@@ -21,6 +21,7 @@ from rackline.training.schedules import equal_stages, schedule
 from rackline.validation import validate
 from rackline.validation.cases import published
 from rackline.web.data import first_fields, views
+from rackline.web.grids import racks
 
 ASKING = {name: view for name, view in views().items() if "verb" in view}
 FITS = "width => innerWidth === width && document.documentElement.scrollWidth <= width"
@@ -32,6 +33,13 @@ def _value(watched: Watched) -> float:
     names: dict[str, Any] = {}
     exec("\n".join(lines), names)
     return eval(last, names)
+
+
+def test_domains_of_several_chips_have_switches_and_cables() -> None:
+    cases = {one["size"]: one for one in racks()["clusters"]["gb200-nvl72"]["cases"]}
+    assert (cases[1]["switches"], cases[1]["cables"]) == (0, 0)
+    assert {one["cables"] for size, one in cases.items() if size > 1} == {64 * 18}
+    assert cases[64]["switches"] == 64 * 18 / 72  # all ports of switches of 72 are in use
 
 
 def test_a_view_asks_neither_empty_fields_nor_those_that_are_switched_off() -> None:

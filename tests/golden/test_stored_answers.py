@@ -1,0 +1,263 @@
+"""Answers of a hundred cheap questions are the stored ones: data, screen and figures; what moves shows in a diff.
+
+`questions.toml` has the commands. `answers/NAME.json` holds what one of them says: numbers with six digits, long lists
+thinned beside their sums, the screen of 100 columns, and the figures as data. After a change that is meant to move
+answers, write them anew and read the diff:
+
+    PYTHONPATH=tests uv run python tests/golden/test_stored_answers.py write          # all of them
+    PYTHONPATH=tests uv run python tests/golden/test_stored_answers.py write explain-decode rl
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helpers import run_command
+from rackline.api import answer as answers
+from rackline.api.answer import Answer
+from rackline.cli import command
+from rackline.errors import RacklineError
+from rackline.plain import plain
+
+HERE = Path(__file__).resolve().parent
+ASKED, ANSWERS = HERE / "asked", HERE / "answers"
+DOCS = HERE.parents[1] / "docs"
+OF_DOCS = ("how-to/classes.toml", "how-to/results.csv", "measured/observed-llama-cpp.jsonl")
+WIDTH = "100"  # columns of the screen
+MOST_ROWS, KEPT_ROWS = 8, 4  # of lists and tables
+LONGEST_EXPRESSION, LONGEST_REPEATED = 120, 80  # characters
+PAGE_WIDTH = 200  # of the files
+TOLERANCE, LEAST = 1e-5, 1e-15
+VOLATILE = {"schema_version", "elapsed_s", "rackline_version"}
+
+_ASKED = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
+QUESTIONS: dict[str, str] = _ASKED["questions"]
+REFUSALS = "refusals"
+NAMES = [*QUESTIONS, REFUSALS]
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with six digits, long lists thinned, expressions of figures by their beginning and a digest."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items() if key not in VOLATILE}
+    if isinstance(value, list):
+        return thinned(value)
+    if isinstance(value, str) and "datum" in value and len(value) > LONGEST_EXPRESSION:
+        return f"{value[: LONGEST_EXPRESSION // 2]} … {hashlib.sha256(value.encode()).hexdigest()[:8]}"
+    if isinstance(value, float):
+        short = float(f"{value:.6g}")
+        return 0 if abs(short) < LEAST else int(short) if short.is_integer() and abs(short) < 1e15 else short
+    return value
+
+
+def thinned(values: list[Any]) -> Any:
+    """A list; rows of equal keys as columns; of many entries every nth, with the sum of all numbers."""
+    step = 1 if len(values) <= MOST_ROWS else math.ceil(len(values) / KEPT_ROWS)
+    found: dict[str, Any] = {} if step == 1 else {"of": len(values), "every": step}
+    keys = list(values[0]) if values and isinstance(values[0], dict) else []
+    if len(values) > 1 and keys and all(isinstance(one, dict) and list(one) == keys for one in values):
+        columns = {key: [one[key] for one in values] for key in keys if key not in VOLATILE}
+        found["columns"] = {key: alike([rounded(one) for one in column[::step]]) for key, column in columns.items()}
+        sums = {key: total(column) for key, column in columns.items() if step > 1 and total(column) is not None}
+        return found | ({"sums": sums} if sums else {})
+    if step == 1:
+        return [rounded(one) for one in values]
+    sums = {} if total(values) is None else {"sum": total(values)}
+    return {**found, "values": [rounded(one) for one in values[::step]], **sums}
+
+
+def alike(values: list[Any]) -> Any:
+    """A column; of one value alone that value and how often it stands there."""
+    return values if any(one != values[0] for one in values) else {"all": values[0], "of": len(values)}
+
+
+def total(values: list[Any]) -> Any:
+    """The sum of the numbers of a list; None where it has none."""
+    numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+    return rounded(math.fsum(numbers)) if numbers else None
+
+
+def once(value: Any, where: str, seen: dict[str, str]) -> Any:
+    """Plain data in which a long part that stands twice is named by its first place."""
+    if isinstance(value, list):
+        return [once(one, f"{where}[{place}]", seen) for place, one in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    text = json.dumps(value)
+    if len(text) > LONGEST_REPEATED:
+        if text in seen:
+            return {"same as": seen[text]}
+        seen[text] = where
+    return {key: once(one, f"{where}.{key}" if where else key, seen) for key, one in value.items()}
+
+
+def figures(answer: Answer[Any, Any], *, whole: bool) -> Iterator[tuple[str, Any]]:
+    """The figures of an answer as data, or why there is none; in short, all but words and rows as a digest."""
+    for kind, draw in answer.verb.figures.items():
+        try:
+            found = draw(answer)
+        except RacklineError as refused:
+            yield kind, str(refused)
+            continue
+        spec = plain(found.spec)
+        words = {"title": found.title, "subtitle": found.subtitle, "description": found.description}
+        marks = {key: spec[key] for key in spec if whole or key == "data"}
+        yield kind, words | marks | ({} if whole else in_short({key: spec[key] for key in spec if key != "data"}))
+
+
+def in_short(spec: dict[str, Any]) -> dict[str, Any]:
+    """A digest of the marks, axes and words of a figure, and what its numbers come to."""
+    numbers: list[float] = []
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict | list):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            return [[key, without(one)] for key, one in pairs]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            numbers.append(value)
+            return 0
+        return value
+
+    digest = hashlib.sha256(json.dumps(without(spec)).encode()).hexdigest()[:8]
+    sizes = [math.log10(abs(one)) for one in numbers if one]
+    return {"marks": digest, "numbers": len(numbers), "orders of magnitude": math.fsum(sizes)}
+
+
+def asked(name: str) -> dict[str, Any]:
+    """What a command says: as data, on the screen and as figures."""
+    said: list[Answer[Any, Any]] = []
+    usual = command.show
+
+    def show(answer: Answer[Any, Any], *, json: bool) -> None:
+        said.append(answer)
+        usual(answer, json=json)
+
+    with tempfile.TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as patch:
+        folder = Path(temporary).resolve() / "asked"
+        shutil.copytree(ASKED, folder)
+        for file in OF_DOCS:
+            shutil.copy(DOCS / file, folder)
+        patch.setattr(command, "show", show)
+        patch.setattr(answers, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # what the screen says of it
+        patch.setenv("COLUMNS", WIDTH)
+        *first, last = QUESTIONS[name].split(" && ")
+        for one in first:
+            run_command(shlex.split(one), folder)
+        said.clear()
+        ran = run_command(shlex.split(last), folder)
+        out, err = lines_of(ran.out, folder), lines_of(ran.err, folder)
+        found: dict[str, Any] = {"command": f"rackline {QUESTIONS[name]}", "status": ran.status, "screen": out}
+        if err:
+            found["messages"] = err
+        for answer in said:
+            found["in short"] = repr(answer)
+            found["interval"] = answer.verb.interval(answer)
+            found["card"] = dict(answer.verb.card(answer))
+            found["answer"] = answer.to_dict()
+            found["figures"] = dict(figures(answer, whole=name in _ASKED["drawn_whole"]))
+            found["origins"] = list(answer.verb.origins(answer))
+            found["documents"] = {title: text.splitlines() for title, text in answer.verb.documents(answer).items()}
+    return {key: one for key, one in found.items() if one not in ("", {}, [])}
+
+
+def refusals() -> dict[str, Any]:
+    """Status and message of each command that is refused."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve() / "asked"
+        shutil.copytree(ASKED, folder)
+        ran = {words: run_command(shlex.split(words), folder) for words in _ASKED["refused"]}
+    return {words: [one.status, *lines_of(one.err, folder)] for words, one in ran.items()}
+
+
+def lines_of(text: str, folder: Path) -> list[str]:
+    """Lines of a screen, without the folder and without spaces at their ends."""
+    return [line.rstrip() for line in text.replace(f"{folder}/", "").splitlines()]
+
+
+def kept(name: str) -> dict[str, Any]:
+    """What is stored of a command, or of all that are refused."""
+    if name == REFUSALS:
+        return refusals()
+    said = json.loads(json.dumps(asked(name), default=str))
+    lines = {key: said.pop(key) for key in ("screen", "messages") if key in said}
+    return {"command": said.pop("command"), "status": said.pop("status"), **lines, **once(rounded(said), "", {})}
+
+
+def laid_out(value: Any, indent: int = 0) -> str:
+    """JSON in which what fits stands on one line."""
+    short = json.dumps(value, ensure_ascii=False)
+    if len(short) + indent <= PAGE_WIDTH or not isinstance(value, dict | list):
+        return short
+    inside = " " * (indent + 1)
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {laid_out(one, indent + 1)}" for key, one in value.items()]
+        return "{\n" + ",\n".join(inside + part for part in parts) + f"\n{' ' * indent}}}"
+    return "[\n" + ",\n".join(inside + laid_out(one, indent + 1) for one in value) + f"\n{' ' * indent}]"
+
+
+def differences(stored: Any, today: Any, where: str = "") -> Iterator[str]:
+    """What differs, a line each."""
+    if isinstance(stored, dict) and isinstance(today, dict):
+        for key in [*stored, *(key for key in today if key not in stored)]:
+            if key not in today or key not in stored:
+                yield f"{where}.{key}: {'is gone' if key in stored else 'is new'}"
+            else:
+                yield from differences(stored[key], today[key], f"{where}.{key}")
+    elif isinstance(stored, list) and isinstance(today, list):
+        if len(stored) != len(today):
+            yield f"{where}: {len(stored)} entries, now {len(today)}"
+        for place, (one, other) in enumerate(zip(stored, today, strict=False)):
+            yield from differences(one, other, f"{where}[{place}]")
+    elif any(isinstance(one, bool) or not isinstance(one, int | float) for one in (stored, today)):
+        if type(stored) is not type(today) or stored != today:
+            yield f"{where}: {stored!r}, now {today!r}"
+    elif not math.isclose(stored, today, rel_tol=TOLERANCE, abs_tol=LEAST):
+        yield f"{where}: {stored!r}, now {today!r}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_is_the_stored_one(name: str) -> None:
+    stored = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
+    moved = list(differences(stored, kept(name)))
+    assert not moved, "\n".join(
+        [*moved[:20], f"{len(moved)} differ; if they should: tests/golden/test_stored_answers.py write {name}"]
+    )
+
+
+def test_each_stored_answer_is_asked_for() -> None:
+    assert {file.stem for file in ANSWERS.glob("*.json")} == set(NAMES)
+
+
+def main() -> int:
+    """Write the answers of today."""
+    names = sys.argv[2:] or NAMES
+    if sys.argv[1:2] != ["write"] or not set(names) <= set(NAMES):
+        print(__doc__)
+        return 2
+    if len(sys.argv) == 2:
+        for file in ANSWERS.glob("*.json"):
+            file.unlink()
+    for name in names:
+        start = time.process_time()
+        file = ANSWERS / f"{name}.json"
+        file.write_text(laid_out(kept(name)) + "\n", encoding="utf-8")
+        print(f"{name}: {time.process_time() - start:.1f} s, {file.stat().st_size / 1e3:.0f} kB", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
