@@ -70,7 +70,7 @@ class _Loader:
         self.begun = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """An empty one."""
+        """An empty module."""
         return _LateModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -78,7 +78,7 @@ class _Loader:
         module.__dict__.pop("__path__", None)
 
     def get_resource_reader(self, name: str) -> TraversableResources:
-        """Of the files beside a package that has not run."""
+        """A reader of the files beside a package that has not run yet."""
         from importlib.resources.readers import FileReader
 
         return FileReader(self)  # pyright: ignore[reportArgumentType]
@@ -120,7 +120,7 @@ class _Loaded:
         self.module, self.spec = module, module.__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The one that is there."""
+        """The module that has run already."""
         return self.module
 
     def exec_module(self, module: ModuleType) -> None:

@@ -197,7 +197,7 @@ def _run(
     number: int | None,
     watch: Watch,
 ) -> AgentRun:
-    """One number in progress under one policy."""
+    """Serve a number of tasks in progress under a policy."""
     served = requests
     if number is not None:
         rng = np.random.default_rng([question.seed, number])

@@ -35,7 +35,7 @@ with late:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Banded:
-    """One way to serve, with what measured servers of its kind deviate by.
+    """A way to serve, with the errors of measured servers of its kind.
 
     Args:
         found: the way.

@@ -362,7 +362,7 @@ class Question:
             raise InputError(what=name, given=shown, allowed=allowed, nearest=nearest)
 
     def either(self, *names: str) -> dict[str, Any]:
-        """The one of some options that is given, none where none is.
+        """The option among these that is given, None where none is.
 
         Raises:
             InputError: two of them are given.

@@ -243,7 +243,7 @@ def resolve_on(
     watch: Watch,
     calibration: CalibrationLike = "auto",
 ) -> systems.System:
-    """As `resolve`, for a model and a cluster that are known.
+    """Resolve a question whose model and cluster are known already; see `resolve`.
 
     Args:
         calibration: of a question that names none.

@@ -70,7 +70,7 @@ class _Ground:
         return self.question.max_replicas or max(fits, 1)
 
     def run(self, policy: str, marks: Sequence[Mark], seed: int, progress: Served | None) -> fleet_run.FleetRun:
-        """One run.
+        """Run a policy once.
 
         Args:
             policy: its name.

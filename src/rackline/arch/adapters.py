@@ -177,7 +177,7 @@ class AppliedAdapter:
 
     @property
     def total_params(self) -> int:
-        """All that is stored [elements]."""
+        """Parameters of an adapter: whole matrices and low-rank ones [elements]."""
         return self.whole_params + sum(module.params for module in self.modules)
 
     @property

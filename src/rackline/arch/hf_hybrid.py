@@ -186,7 +186,7 @@ def qwen3_5(c: HfConfig) -> Table:
 
 
 def qwen3_5_moe(c: HfConfig) -> Table:
-    """As `qwen3_5`, with a mixture of experts and a gated shared expert in every layer."""
+    """Like `qwen3_5`, with a mixture of experts and a gated shared expert in every layer."""
     c.require(
         not c.values.get("mlp_only_layers"),
         "mlp_only_layers",

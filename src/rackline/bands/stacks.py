@@ -113,7 +113,7 @@ class StackCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """One stack beside the one that is taken.
+    """A stack weighed against the one that is taken.
 
     Args:
         found: its answer.
@@ -180,7 +180,7 @@ class Stacks:
 
     @property
     def best(self) -> StackCost:
-        """The one that is taken."""
+        """The stack that is taken, with its cost."""
         return next(one.found for one in self.rows if one.found.stack == self.taken)
 
     @property

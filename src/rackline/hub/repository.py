@@ -122,7 +122,7 @@ class RepositoryId:
         return cls(name=name, revision=revision or "main")
 
     def __str__(self) -> str:
-        """As it is written."""
+        """The identifier as users write it."""
         return self.name if self.revision == "main" else f"{self.name}@{self.revision}"
 
 

@@ -250,7 +250,7 @@ class ProcessEngine(Engine):
         self.versions = cast("dict[str, str]", self._answer()["versions"])
 
     def prepare(self, works: Sequence[Work]) -> None:
-        """One pass of each, whose times do not count; of those timed in a row the first few are as good."""
+        """Run one pass of each kind, whose times do not count; of those timed in a row the first few are as good."""
         for work in works if self.in_a_row == 1 else ():
             self.seconds(work)
 

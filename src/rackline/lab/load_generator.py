@@ -211,7 +211,7 @@ class _Run:
             self._begin(self._one(client, index, due))
 
     async def _one(self, client: httpx2.AsyncClient, index: int, due: float) -> None:
-        """One request from its moment to its end, and what follows it."""
+        """Send a request at its time, wait for its end, and send what follows it."""
         stream = self.stream(index, due)
         self.streams[index] = stream
         body = self.prompts.body(self.requests, index)

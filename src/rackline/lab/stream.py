@@ -331,7 +331,7 @@ class Stream:
                 self.end_s = time.perf_counter() - self.start
 
     async def _once(self, client: httpx2.AsyncClient, body: bytes) -> float | None:
-        """One attempt; how long to wait before the next one [s], or None."""
+        """Try once; return how long to wait before the next attempt [s], or None."""
         self.sent_s = time.perf_counter() - self.start
         if self.first_sent_s is None:
             self.first_sent_s = self.sent_s
@@ -410,7 +410,7 @@ class Stream:
             self._ends("cut", "the stream ended without its end")
 
     def _event(self, data: bytes, now: float) -> None:
-        """One event: a piece of the answer, the usage, an error, or the end."""
+        """Read an event: a piece of the answer, the usage, an error, or the end."""
         if data == b"[DONE]":
             self.done = True
             return

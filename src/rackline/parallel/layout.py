@@ -91,7 +91,7 @@ class LayoutGrid:
         return LayoutGrid(**{each.name: getattr(self, each.name)[some] for each in fields(self)})
 
     def layout(self, row: int) -> Layout:
-        """One of the layouts, of a single replica."""
+        """A single layout of the grid, with one replica."""
         return Layout(**{each.name: int(getattr(self, each.name)[row]) for each in fields(self)})
 
     @property

@@ -87,11 +87,11 @@ class BlockwiseLaw:
     block: int
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
-        """As the kind's own, of a context that is longer by half a block."""
+        """KV tokens that the attention kind itself reads of a context half a block longer."""
         return self.law.kv_read_tokens(context_len + 0.5 * self.block)
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
-        """As the kind's own."""
+        """Pairs of the attention kind itself."""
         return self.law.attention_pairs(chunk_tokens, prefix_tokens)
 
 

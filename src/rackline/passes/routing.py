@@ -419,7 +419,7 @@ def _busiest(counts: Array, ep: int, tokens: Array) -> tuple[Array, Array]:
 
 
 def _busiest_rearranged(counts: Array, drawn: Array, placed: Array, tokens: Array) -> tuple[Array, Array]:
-    """As `_busiest`, of experts with these copies on the ranks, (experts, ep); copies share the tokens evenly.
+    """Like `_busiest`, for experts with these copies on the ranks, (experts, ep); copies share the tokens evenly.
 
     A rank holds few experts, so their rows are added one by one: a product with `placed` is mostly zeros.
     """

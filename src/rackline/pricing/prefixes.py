@@ -58,7 +58,7 @@ class PromptCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifetimeCost(PromptCost):
-    """In one memory tier.
+    """Cost of keeping a prefix in one memory tier.
 
     Args:
         tier: that keeps them.
@@ -71,7 +71,7 @@ class LifetimeCost(PromptCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedLifetime(PromptCost):
-    """In one memory tier for a time, and in a slower one after that.
+    """Cost of keeping a prefix in one memory tier for a time, then in a slower one.
 
     Args:
         tier, until_s: the first, and how long after their last use they stay there [s].
@@ -85,7 +85,7 @@ class StagedLifetime(PromptCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoughtLifetime(PromptCost):
-    """At the prices of an API that sells cache writes.
+    """Cost of keeping a prefix at the prices of an API that sells cache writes.
 
     Args:
         name: of the write price.

@@ -382,7 +382,7 @@ def stacked_bars(
     marks: Mapping[str, float] | None = None,
     width: int = 560,
 ) -> Figure:
-    """One horizontal bar a thing, from parts that follow each other.
+    """A horizontal bar for each thing, made of parts that follow each other.
 
     Args:
         bars: name → part → amount; a part that is missing or 0 is left out.

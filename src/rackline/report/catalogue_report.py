@@ -300,7 +300,7 @@ def _crossover(context: float) -> float | str:
 
 
 def memory_table(records: Sequence[MemoryTierRecord]) -> Sheet[MemoryTier]:
-    """One line a memory tier, fastest first."""
+    """A table of the memory tiers, fastest first."""
     tiers = [from_record(MemoryTier, record) for record in records]
 
     tiers.sort(key=lambda each: -each.bytes_per_s / each.capacity_bytes)

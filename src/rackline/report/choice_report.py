@@ -397,7 +397,7 @@ def nothing_panel(plan: Plan, misfit: Misfit | None = None) -> Group:
 
 
 def fleet_report(fleet: Fleet) -> Sheet[Any]:
-    """One row a quantity."""
+    """A table of the fleet with a row for each quantity."""
     users, paid_more = fleet.interactive, fleet.billed_chips > fleet.num_chips
     rows: list[tuple[str, str | None]] = [
         ("rate that must be reached", f"{format_count(fleet.traffic.capacity_tokens_per_s)} tokens/s"),

@@ -281,7 +281,7 @@ def ratio(value: float | None, first: float | None) -> float | None:
 
 
 def compare_report(sides: Sequence[Side], *, what: str, prices: str = "", width: int) -> Group:
-    """One line a number; behind each value but the first its ratio to the first.
+    """A table with a row for each number; each value but the first is followed by its ratio to the first.
 
     Where the screen is too narrow for all, the first stands beside as many others as fit, in several tables.
 

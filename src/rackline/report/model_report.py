@@ -75,7 +75,7 @@ def _types(model: AnyModel, checkpoint: str, label: str, said: str) -> Checkpoin
 
 
 def types_table(rows: Iterable[CheckpointTypes]) -> Sheet[CheckpointTypes]:
-    """One row a checkpoint, with notes on what says so below; narrow pages leave out the inputs of products."""
+    """A row for each checkpoint, and notes on what says so; narrow pages leave out the inputs of products."""
     shown = list(rows)
     said = list(dict.fromkeys(row.read_from for row in shown))
 

@@ -341,7 +341,7 @@ def caps_report(tried: Sequence[Tried]) -> Sheet[Tried]:
 
 
 def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
-    """One question a row.
+    """A table with a row for each question.
 
     Args:
         rows: command, subject, result or error, and whether it succeeded.

@@ -113,7 +113,7 @@ class Candidate(Estimated):
         return self.layout.kind
 
     def label(self) -> str:
-        """One replica in short."""
+        """Layout and mode of a replica, in short."""
         engine = f"{replace(self.layout, dp=1).label()} · {self.precision.short()} · {self.mode.label()}"
         return f"{engine} · batch {self.batch_size:.4g}"
 
@@ -256,7 +256,7 @@ def open_loop_caveat(
 
 
 def price_per_chip_s(cluster: Cluster) -> float:
-    """Of a chip [USD/s]; chip-hours a second where there is no price."""
+    """Price of a chip per second [USD/s], or chip-hours per second where the cluster has no price."""
     return (1.0 if cluster.usd_per_chip_hour is None else cluster.usd_per_chip_hour) / 3600.0
 
 

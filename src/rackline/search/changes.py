@@ -277,7 +277,7 @@ class ServingChanges:
         )
 
     def _cluster(self) -> list[Change]:
-        """As many chips with more memory each, of the same vendor, those of the least rent first."""
+        """The same number of chips with more memory each, of the same vendor, those of the least rent first."""
         system = self.asked.system
         others = {f"--on {on.name} --chips {on.num_chips}": system.on(on) for on in larger_chips(system.cluster)}
         return self._with("cluster", others)
@@ -471,7 +471,7 @@ class TrainChanges:
         return self._first("chips", more)
 
     def _cluster(self) -> list[Change]:
-        """As many chips with more memory each, of the same vendor, those of the least rent first."""
+        """The same number of chips with more memory each, of the same vendor, those of the least rent first."""
         others = larger_chips(self.plan.system.cluster)
         return self._first("cluster", ((f"--on {one.name} --chips {one.num_chips}", self._on(one)) for one in others))
 

@@ -285,7 +285,7 @@ class Choice:
 
     @property
     def serving(self) -> Serving:
-        """One engine, or two pools."""
+        """Whether one engine serves, or two pools do."""
         return "disaggregated" if isinstance(self.estimate, PoolPair) else "aggregated"
 
     @property

@@ -233,11 +233,11 @@ class OpenLoop:
         return np.concatenate([FEW, self.space.batches])
 
     def grid(self, engines: Array) -> OperatingPoints:
-        """At all numbers."""
+        """Operating points of engines at every number of sequences."""
         return self.at(engines, np.broadcast_to(self.numbers, (engines.size, self.numbers.size)))
 
     def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
-        """As `ClosedLoop.between`, in whole numbers where they are above one."""
+        """Like `ClosedLoop.between`, in whole numbers where they are above one."""
         after = self.numbers[np.minimum(np.searchsorted(self.numbers, per_rank) + 1, self.numbers.size - 1)]
         found = per_rank[:, None] + (after - per_rank)[:, None] * np.linspace(0.0, 1.0, _STEPS)
         return self.at(engines, np.where(found > 1.0, np.floor(found), found))

@@ -262,7 +262,7 @@ MICRO_BATCHES = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFfnSplit:
-    """One split of the layers over two pools.
+    """A split of the layers over an attention pool and an expert pool.
 
     Args:
         attention_ranks, tp: ranks of the attention pool, and chips per rank [count].

@@ -254,7 +254,7 @@ def _kept_in(
     keeping: Keeping,
     size: float,
 ) -> KeptIn:
-    """One memory.
+    """What one memory of a rank keeps.
 
     Args:
         tier: behind HBM; None for HBM.

@@ -307,7 +307,7 @@ def nearest_cluster(system: System, workload: Workload) -> ClusterNeed:
 
 
 def larger_chips(on: Cluster, most: int = 6) -> list[Cluster]:
-    """As many chips of other kinds with more memory each, of the same vendor, those of the least rent first.
+    """The same number of chips of other kinds with more memory each, of the same vendor, those of the least rent first.
 
     Args:
         most: kinds of chips [count].

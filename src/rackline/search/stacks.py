@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def hosts(self) -> Array:
-        """That a replica spans [count]."""
+        """Hosts that a replica spans [count]."""
         return np.ceil(as_array(self.sharding.chips_per_replica) / self.cluster.host_chips)
 
     @property

@@ -262,7 +262,7 @@ def prompt_queue(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
-    """From the mean token of a prompt to its last one.
+    """Time from the mean token of a prompt to its last token.
 
     Args:
         room: tokens that a pass takes from one rank [tokens].

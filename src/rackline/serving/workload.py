@@ -150,7 +150,7 @@ class Mixture:
 
     @property
     def longest_context(self) -> float:
-        """At the end of the longest request [tokens]."""
+        """Context at the end of the longest request [tokens]."""
         return float(np.max(self.input_len + self.output_len))
 
 
@@ -253,7 +253,7 @@ class Workload:
 
     @property
     def longest_context(self) -> float:
-        """At the end of the longest request [tokens]."""
+        """Context at the end of the longest request [tokens]."""
         return self.final_context if self.mixture is None else self.mixture.longest_context
 
 

@@ -73,7 +73,7 @@ class Calls:
         return len(self.task) - 1
 
     def requests(self, name: str, *, cap_s: float = np.inf, skipped: int = 0) -> Requests:
-        """As requests.
+        """The calls as requests to a server.
 
         Args:
             name: of them.

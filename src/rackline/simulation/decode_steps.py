@@ -124,7 +124,7 @@ def pace(
 
 
 def _until(durations: list[float], room_s: float, interval_s: float) -> Pace:
-    """Those of some steps that start in time."""
+    """The pace of those steps, from the first, that start before the room is used up."""
     durations = [_rounded(seconds, interval_s) for seconds in durations] if interval_s else durations
     end = 0.0
     for index, end in enumerate(accumulate(durations)):

@@ -245,7 +245,7 @@ def saturation_of(standing: Standing) -> float:
 
 
 class Concurrency(Admission):
-    """At most a number of requests in flight, running and waiting, for each replica.
+    """Admits at most a number of requests in flight, running and waiting, for each replica.
 
     Sources: the limit of concurrency that providers answer with 429 (docs.coreweave.com/support/inference/articles/
     api-error-code-429-concurrency-limit-rea, read 2026-11-25); 100 is the capacity of llm-d's concurrency-detector
@@ -260,7 +260,7 @@ class Concurrency(Admission):
 
 
 class Queue(Admission):
-    """At most a number of requests waiting for each replica.
+    """Admits while at most a number of requests wait for each replica.
 
     Source: SGLang --max-queued-requests (sgl-project/sglang pull request 7565, off by default, answered with 503).
     There the limit is that of the scheduler that a request was sent to; here of all together. With priorities SGLang

@@ -62,7 +62,7 @@ def run_fleet(
 
 
 class _Fleet:
-    """One run."""
+    """A run of a fleet in progress."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ class NativeStanding(Standing):
 
 
 def only(kind: type[T], some: Iterable[object]) -> list[T]:
-    """Those of a kind."""
+    """The entries of one kind."""
     return [one for one in some if isinstance(one, kind)]
 
 

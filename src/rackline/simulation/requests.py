@@ -441,7 +441,7 @@ class BlockRuns(Sequence[Any]):
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     def runs(self) -> Iterator[list[tuple[int, int]]]:
-        """Of each request its runs, each from its first number to before the second."""
+        """The runs of each request, each from its first block number up to, not including, the second."""
         pairs = list(zip(self.first.tolist(), (self.first + self.length).tolist(), strict=True))
         ends: list[int] = self.ends.tolist()
         return (pairs[start:end] for start, end in zip([0, *ends], ends, strict=False))

@@ -370,7 +370,7 @@ class _Together:
         self._follow(request, end)
 
     def _follow(self, request: int, end: float) -> None:
-        """Those that follow a request set out."""
+        """Send the requests that follow one that has ended."""
         for follower, came in self.flow.after(request, end):
             self.log.arrival_s[follower] = came
             self._push(came if self.stages else came + self.beyond_s, 2 if self.stages else 1, follower)

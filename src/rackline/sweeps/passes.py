@@ -291,7 +291,7 @@ class _Evaluator:
         return lane.system.engines(table, self.grid), table.time_table(lane.question.policy)
 
     def _of(self, name: str, points: Part) -> Array:
-        """One quantity of the batch, (rows, 1) or (1, points) or (1, 1)."""
+        """A quantity of the batch, (rows, 1) or (1, points) or (1, 1)."""
         if name in points.columns:
             return points.values(name)[None, :]
         if name in self.lanes.columns:

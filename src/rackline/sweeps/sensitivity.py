@@ -148,7 +148,7 @@ def _bootstrap(blocks: Array, seed: int) -> list[tuple[Array, Array]]:
 
 
 def _of_grid(results: Results, objective: str, listed: Sequence[str]) -> list[Sensitivity]:
-    """On all combinations of lists: variances of means, and means of variances."""
+    """Shares of the variance over all combinations of lists: variances of means, and means of variances."""
     kept = results.scan().filter(_known(objective)).with_columns(pl.col(objective).cast(float))
     whole = kept.select(pl.col(objective).var(ddof=0).alias("var"), pl.col(objective).mean().alias("mean"))
     row = whole.collect(engine="streaming").row(0, named=True)

@@ -95,7 +95,7 @@ class RemoteStore(Store):
         self.path = path.rstrip("/")
 
     def names(self) -> set[str]:
-        """As `Store`."""
+        """See `Store`."""
         self.system.invalidate_cache()
         try:
             with _system_errors():
@@ -105,12 +105,12 @@ class RemoteStore(Store):
         return {one.rsplit("/", 1)[-1].removesuffix(ENDING) for one in listed if one.endswith(ENDING)}
 
     def read(self, name: str) -> bytes:
-        """As `Store`."""
+        """See `Store`."""
         with _system_errors():
             return cast("bytes", self.system.cat_file(f"{self.path}/{name}"))
 
     def write(self, name: str, data: bytes) -> None:
-        """As `Store`: object stores show an object when it is whole; elsewhere a temporary name is moved."""
+        """See `Store`: object stores show an object when it is whole; elsewhere a temporary name is moved."""
         target = f"{self.path}/{name}"
         protocols: tuple[str, ...] | str = self.system.protocol
         if {"s3", "s3a", "gs", "gcs", "az", "abfs"} & set([protocols] if isinstance(protocols, str) else protocols):
@@ -124,12 +124,12 @@ class RemoteStore(Store):
             self.system.mv(temporary, target)
 
     def prepare(self) -> None:
-        """As `Store`; a bucket must be there."""
+        """See `Store`; a bucket must be there."""
         with _system_errors():
             self.system.makedirs(f"{self.path}/{SHARDS}", exist_ok=True)
 
     def sources(self, names: list[str]) -> list[Any]:
-        """As `Store`: the bytes of each."""
+        """See `Store`: the bytes of each."""
         return [io.BytesIO(self.read(f"{SHARDS}/{name}{ENDING}")) for name in names]
 
 

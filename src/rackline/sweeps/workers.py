@@ -64,7 +64,7 @@ class Pool(Workers):
     __slots__ = ()
 
     def run(self, tasks: Iterable[Task]) -> Generator[Done]:
-        """As `Workers`."""
+        """See `Workers`."""
         left = iter(tasks)
         again: list[Task] = []
         breaks = 0

@@ -267,7 +267,7 @@ class TrainMemory:
         return self.total - self.runtime - self.margin
 
     def at(self, index: int) -> dict[str, float]:
-        """One run as plain numbers."""
+        """Memory of a single run, as plain numbers."""
         named = {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
         return {(name if name == "in_flight" else f"{name}_bytes"): value for name, value in named.items()}
 

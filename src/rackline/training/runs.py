@@ -108,7 +108,7 @@ class Runs:
         )
 
     def layout(self, index: int) -> TrainLayout:
-        """One of them."""
+        """The layout of a single run."""
         return TrainLayout(
             **{name: int(getattr(self, name)[index]) for name in _COUNTS},
             recompute=RECOMPUTE[int(self.recompute[index])],

@@ -342,7 +342,7 @@ class TrainPrecision:
 
     @property
     def gemm_bytes(self) -> float:
-        """One element of a product's input [bytes]."""
+        """Size of an element of a product's input [bytes]."""
         return {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "fp4": 0.5625}[self.gemm]
 
     @property

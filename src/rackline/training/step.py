@@ -103,7 +103,7 @@ class StepTime:
     shown: Mapping[str, Array]
 
     def at(self, index: int) -> dict[str, Any]:
-        """One run as plain numbers [s]: parts as NAME_s, and by kind what is exposed."""
+        """Times of a single run, as plain numbers [s]: parts as NAME_s, and by kind what is exposed."""
         parts = {f"{f.name}_s": float(getattr(self, f.name)[index]) for f in fields(self) if f.name != "shown"}
         return parts | {"exposed_s": {kind: float(value[index]) for kind, value in self.shown.items()}}
 

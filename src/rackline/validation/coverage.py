@@ -265,7 +265,7 @@ def _with_halves(left_out: str, names: Sequence[str], scores: Sequence[Score]) -
 
 
 def covered(metric: str, by: str, group: str, inside: Array, width: Array) -> Coverage:
-    """Of values with the width of the band of each, the share that is inside."""
+    """Share of the values that lie inside their bands, and the median width of these bands."""
     return Coverage(
         metric=metric,
         by=by,

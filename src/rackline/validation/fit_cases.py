@@ -101,13 +101,13 @@ class KeptEngine(Engine):
     kept_seconds: dict[tuple[object, ...], Array] = field(default_factory=dict[tuple[object, ...], Array])
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
-        """As in `Engine`, built once."""
+        """The table of `Engine`, built once."""
         if two_batch_overlap not in self.kept_tables:
             self.kept_tables[two_batch_overlap] = Engine.time_table(self, two_batch_overlap)
         return self.kept_tables[two_batch_overlap]
 
     def seconds(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:
-        """As in `Engine`, computed once per batch [s]."""
+        """The time of `Engine`, computed once per batch [s]."""
         parts = (
             batch.decode_sequences,
             batch.decode_tokens,

@@ -62,7 +62,7 @@ MANY = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """One refit.
+    """A refit, and the scores of the cases that it did not see.
 
     Args:
         left_out: model, chip, stack, version, laboratory or half of the configurations that the fit did not see;

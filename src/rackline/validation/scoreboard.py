@@ -28,7 +28,7 @@ SERVED = ("serve", "serve-disaggregated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One predicted and its measured value.
+    """A prediction beside its measured value.
 
     Args:
         where: file and line of its case.

@@ -394,7 +394,7 @@ def _row(values: Any) -> list[float | None]:
 
 
 def _rounded(value: float) -> Any:
-    """To the digits that interpolation deserves; None where there is no number."""
+    """A value rounded to the digits that interpolation deserves; None where there is no number."""
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 

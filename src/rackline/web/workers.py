@@ -183,7 +183,7 @@ class Lane:
         return max(len(self.waiting) + self.running - self.most + 1, 0) / self.most * self.usual_s
 
     def took(self, seconds: float) -> None:
-        """One was answered in this time."""
+        """Note the time in which a question was answered."""
         self.usual_s += _NEW_SHARE * (seconds - self.usual_s)
 
 

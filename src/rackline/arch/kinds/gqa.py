@@ -189,7 +189,7 @@ class BlockSparseAttention(GroupedQueryAttention):
         return (self, index)
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
-        """As grouped-query attention, with index queries and one index key."""
+        """The products of grouped-query attention, with index queries and one index key."""
         heads = Dim(size=self.index_heads * self.index_head_dim, units=self.index_heads)
         index = Projection(
             name="index_qk", d_in=(Dim(size=d_model),), d_out=(heads, Dim(size=self.index_head_dim)), bias=self.bias

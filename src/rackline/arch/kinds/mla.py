@@ -209,7 +209,7 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         )
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
-        """Those of latent attention, then index queries (from the query latent), index key and head weights."""
+        """The products of latent attention, then index queries (from the query latent), index key and head weights."""
         base = MultiHeadLatentAttention.projections(self, d_model)
         if not self.index_heads:
             return base

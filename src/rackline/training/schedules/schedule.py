@@ -263,7 +263,7 @@ def filled(table: Table, durations: Durations, place: Place, *, num_parts: int, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One published schedule.
+    """A published pipeline schedule.
 
     Args:
         name: of `rackline.training.runs.SCHEDULES`.
