@@ -17,10 +17,11 @@ Tests are those that ran the line (slow ones and commands run as processes are l
 import, those that ran any line of the file. The quickest of each file of tests go first, until
 `--seconds` of their usual time; the first that fails ends it. What runs three times as long counts as noticed.
 
-With `--by-name` tests are first those of the fourteen files that name the function, its class or its module most,
-nearest first, and those that read the source, in one process, until `--seconds` of processor time; a test counts only
-if it passes without the change. If none of these fails, the stored answers and pictures are asked that ran the line,
-the quickest first, as long again. Tests further away are not run, so that what is noticed is a lower bound.
+With `--by-name` tests are first the examples in the docstring of the function, then those of the fourteen files that
+name it, its class or its module most, nearest first, and those that read the source, in one process, until `--seconds`
+of processor time; a test counts only if it passes without the change. If none of these fails, the stored answers and
+pictures are asked that ran the line, the quickest first, as long again. Tests further away are not run, so that what is
+noticed is a lower bound.
 
 Two runs may share a machine: `--part 1/2` and, with a tree of its own, `MUTANTS_TREE=2 ... --part 2/2`.
 """
@@ -364,9 +365,20 @@ class Named:
         ranked = sorted(self._texts, key=lambda file: (-score(file), len(self._texts[file])))
         return [file for file in ranked[:14] if score(file) > 0]
 
+    def examples(self, mutant: Mutant) -> list[str]:
+        """The examples in docstrings of the functions and classes around the line."""
+        module = ".".join(Path(mutant.path).with_suffix("").parts[1:])
+        return [
+            f"tests/docs/test_examples.py::test_docstring_examples[{module}.{node.name}:{node.body[0].lineno}]"
+            for node in ast.walk(ast.parse((_TREE / mutant.path).read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            and node.lineno <= mutant.line <= (node.end_lineno or 0)
+            and ">>> " in (ast.get_docstring(node) or "")
+        ]
+
     def judge(self, mutant: Mutant, source: str, limit_s: float) -> tuple[str, str, int]:
         """Outcome (killed, survived), the test that noticed or why none could, and how many files were to run."""
-        files = list(dict.fromkeys([*self.of(mutant), _OF_SOURCE]))
+        files = list(dict.fromkeys([*self.examples(mutant), *self.of(mutant), _OF_SOURCE]))
         failed = self._first_failure(mutant, source, limit_s, "-m", "not slow", *files)
         if failed.startswith("tests/"):
             return "killed", failed, len(files)
