@@ -145,3 +145,9 @@ def test_ranks_wait_for_prompts_that_one_pass_holds() -> None:
     assert rl.plan("qwen3-30b-a3b", **asked, input="4k").to_dict()["best"]["mode"]["alignment"]["passes"] == 48
     with pytest.raises(InputError, match="prefill delayer 48"):
         rl.plan("qwen3-30b-a3b", **asked, input="5k")
+
+
+def test_prompts_that_one_pass_does_not_hold_are_named_where_ranks_would_wait() -> None:
+    mode = "prefill_first=16384,prefill-delayer"
+    with pytest.raises(InputError, match="with prompts that one pass holds"):
+        rl.plan("deepseek-v3", on="dgx-h200", input="40k", output=500, tpot="80ms", mode=mode, serving="aggregated")

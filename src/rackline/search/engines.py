@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import billed_chips, replicas, taken_chips
 from rackline.parallel import MemoryUse
 from rackline.parallel.layout import KINDS
@@ -353,12 +353,13 @@ class EngineSearch:
 
     def answer(self) -> Engines:
         """Pick from everything that was evaluated."""
-        if not self.shortlist.looked_at:
-            raise InputError(
-                what="modes",
-                given=", ".join(mode.label() for mode in self.space.modes),
-                allowed="a mode without two-batch overlap, or a layout whose attention-dp ranks exchange tokens",
-            )
+        require(
+            self.shortlist.looked_at,
+            what="modes",
+            given=", ".join(mode.label() for mode in self.space.modes),
+            allowed="a mode without two-batch overlap or alignment, or several attention-dp ranks (where they wait for "
+            "each other: without pipeline stages, and with prompts that one pass holds)",
+        )
         points, closed, opened = self.shortlist.points(), ClosedLoop(space=self.space), OpenLoop(space=self.space)
         promising = self._promising(points) if self.open_loop else np.empty(0)
         found = (
