@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,3 +61,19 @@ def test_what_becomes_of_an_address(address: str) -> None:
         found = {path: script.ask(address + path, client) for path in (*ANSWERS, "/get-only")}
         assert script.ask("http://127.0.0.1:1/", client).startswith("broken (")
     assert found == {"/well": "well", "/gone": "broken (404)", "/shy": "refused (403)", "/get-only": "well"}
+
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = re.compile(r"`((?:[a-z_]+/)+\w+\.(?:py|c|toml))`")
+OF_OTHERS = {"distributed/activation_checkpoint.py"}  # of torchtitan
+
+
+def test_files_that_the_docs_name_are_there() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
+    history = ("log.md", "mutants.md")  # and decisions: they tell of files as they were
+    today = [page for page in pages if page.name not in history and page.parent.name != "decisions"]
+    named = {(page.name, name) for page in today for name in FILE.findall(page.read_text())}
+    places = [ROOT, ROOT / "src", ROOT / "src" / "rackline", ROOT / "tests", ROOT / "docs"]
+    gone = sorted(f"{page}: {name}" for page, name in named if not any((place / name).exists() for place in places))
+    assert [one for one in gone if one.partition(": ")[2] not in OF_OTHERS] == []
+    assert len(named) > 100
