@@ -86,7 +86,7 @@ class Prompts:
         return " ".join(_WORDS[int(one) % len(_WORDS)] for one in drawn)
 
     def _drawn(self, count: int, kind: int, number: int) -> np.ndarray[Any, Any]:
-        random = np.random.default_rng((self.seed, kind, number & (2**64 - 1)))
+        random = np.random.default_rng((self.seed, kind, int(number) & (2**64 - 1)))
         return random.integers(min(_FIRST_ID, self.vocab_size // 2), self.vocab_size, count)
 
 
