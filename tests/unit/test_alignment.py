@@ -148,6 +148,6 @@ def test_ranks_wait_for_prompts_that_one_pass_holds() -> None:
 
 
 def test_prompts_that_one_pass_does_not_hold_are_named_where_ranks_would_wait() -> None:
-    mode = "prefill_first=16384,prefill-delayer"
+    asked: dict[str, Any] = {"on": "dgx-h200", "input": "40k", "output": 500, "tpot": "80ms", "serving": "aggregated"}
     with pytest.raises(InputError, match="with prompts that one pass holds"):
-        rl.plan("deepseek-v3", on="dgx-h200", input="40k", output=500, tpot="80ms", mode=mode, serving="aggregated")
+        rl.plan("deepseek-v3", **asked, mode="prefill_first=16384,prefill-delayer")
