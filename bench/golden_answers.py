@@ -17,7 +17,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -27,7 +27,7 @@ from rackline.errors import RacklineError
 from rackline.search.plan import Plan
 
 TOLERANCE = 1e-9
-VOLATILE = {"elapsed_s", "rackline_version"}
+VOLATILE = frozenset({"elapsed_s", "rackline_version"})
 STACKS = ("auto", "trtllm", "vllm", "sglang", "generic", "unit")
 VERSIONS = ("vllm=0.11.1", "vllm=0.14.0", "trtllm=1.2.0", "sglang=0.5.6")
 
@@ -315,29 +315,40 @@ def parquet_rows(folder: Path) -> list[dict[str, Any]]:
     return json.loads(json.dumps(found.to_dicts(), default=str))
 
 
-def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """What differs, a line each."""
+def differences(
+    before: Any,
+    after: Any,
+    where: str = "",
+    *,
+    rel: float = TOLERANCE,
+    least: float = 1e-300,
+    apart: Set[str] = VOLATILE,
+) -> Iterator[str]:
+    """What differs, a line each.
+
+    Args:
+        rel, least: relative and absolute difference that two numbers may have.
+        apart: keys that are not compared.
+    """
+    further = {"rel": rel, "least": least, "apart": apart}
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
-            if key in VOLATILE:
+            if key in apart:
                 continue
-            if key not in after:
-                yield f"{where}.{key}: gone"
-            elif key not in before:
-                yield f"{where}.{key}: new"
+            if key not in after or key not in before:
+                yield f"{where}.{key}: {'is gone' if key in before else 'is new'}"
             else:
-                yield from differences(before[key], after[key], f"{where}.{key}")
+                yield from differences(before[key], after[key], f"{where}.{key}", **further)
     elif isinstance(before, list) and isinstance(after, list):
         if len(before) != len(after):
-            yield f"{where}: {len(before)} items, now {len(after)}"
+            yield f"{where}: {len(before)} entries, now {len(after)}"
         for place, (one, other) in enumerate(zip(before, after, strict=False)):
-            yield from differences(one, other, f"{where}[{place}]")
-    elif isinstance(before, float | int) and isinstance(after, float | int) and not isinstance(before, bool):
-        same = math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=1e-300) or (before != before and after != after)
-        if not same:
-            yield f"{where}: {before!r}, now {after!r}"
-    elif before != after:
-        yield f"{where}: {str(before)[:200]!r}, now {str(after)[:200]!r}"
+            yield from differences(one, other, f"{where}[{place}]", **further)
+    elif any(isinstance(one, bool) or not isinstance(one, int | float) for one in (before, after)):
+        if type(before) is not type(after) or before != after:
+            yield f"{where}: {str(before)[:200]!r}, now {str(after)[:200]!r}"
+    elif not math.isclose(before, after, rel_tol=rel, abs_tol=least) and (before == before or after == after):
+        yield f"{where}: {before!r}, now {after!r}"
 
 
 def main() -> int:

@@ -36,11 +36,6 @@ class _LateModule(ModuleType):
     """A module that has not run; `__getattr__` is asked for what it does not have yet."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__path__":
-            places = _places(self)
-            if places is None:
-                raise AttributeError(name)
-            return places
         if late.is_on:
             raise AttributeError(name)  # so that the import system looks for a module of this name
         if name in ("__file__", "__all__") or not (name.startswith("__") and name.endswith("__")):
@@ -74,18 +69,13 @@ class _Loader:
         return _LateModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing yet; a package tells where its modules lie when it is asked."""
-        module.__dict__.pop("__path__", None)
+        """Nothing yet."""
 
     def get_resource_reader(self, name: str) -> TraversableResources:
         """A reader of the files beside a package that has not run yet."""
         from importlib.resources.readers import FileReader
 
         return FileReader(self)  # pyright: ignore[reportArgumentType]
-
-
-def _places(module: ModuleType) -> Sequence[str] | None:
-    return None if module.__spec__ is None else module.__spec__.submodule_search_locations
 
 
 def _run(module: ModuleType) -> None:
@@ -101,8 +91,6 @@ def _run(module: ModuleType) -> None:
         if real is None or real.loader is None:
             raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
         module.__file__ = real.origin
-        if real.submodule_search_locations is not None:
-            module.__path__ = real.submodule_search_locations
         loader.begun = True
         try:
             real.loader.exec_module(module)
@@ -111,37 +99,6 @@ def _run(module: ModuleType) -> None:
             raise
         module.__spec__, module.__loader__ = real, real.loader
         module.__class__ = ModuleType if real.submodule_search_locations is None else _Package
-
-
-class _Loaded:
-    """Hands out a module that is there."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self.module, self.spec = module, module.__spec__
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module that has run already."""
-        return self.module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing: it has run."""
-        module.__spec__ = self.spec
-
-
-class _Once:
-    """Finds modules that are there, so that none runs twice.
-
-    An import asks a package for its path; one that is late runs then, and imports the module that is looked for. The
-    import system does not look whether it is there by now.
-    """
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """A module of this package that is there, unless it is to be loaded again."""
-        if target is not None or not fullname.startswith(_OWN) or fullname not in sys.modules:
-            return None
-        return ModuleSpec(fullname, _Loaded(sys.modules[fullname]))  # pyright: ignore[reportArgumentType]
 
 
 class _Late:
@@ -180,7 +137,7 @@ class _Late:
 
 
 late = _Late()
-sys.meta_path[:0] = [_Once(), late]
+sys.meta_path.insert(0, late)
 
 
 _EXTRA_OF = {

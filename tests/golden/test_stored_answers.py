@@ -32,6 +32,7 @@ from rackline.api.answer import Answer
 from rackline.cli import command
 from rackline.errors import RacklineError
 from rackline.plain import plain
+from scripts import load_script
 
 HERE = Path(__file__).resolve().parent
 ASKED, ANSWERS = HERE / "asked", HERE / "answers"
@@ -209,30 +210,11 @@ def laid_out(value: Any, indent: int = 0) -> str:
     return "[\n" + ",\n".join(inside + laid_out(one, indent + 1) for one in value) + f"\n{' ' * indent}]"
 
 
-def differences(stored: Any, today: Any, where: str = "") -> Iterator[str]:
-    """What differs, a line each."""
-    if isinstance(stored, dict) and isinstance(today, dict):
-        for key in [*stored, *(key for key in today if key not in stored)]:
-            if key not in today or key not in stored:
-                yield f"{where}.{key}: {'is gone' if key in stored else 'is new'}"
-            else:
-                yield from differences(stored[key], today[key], f"{where}.{key}")
-    elif isinstance(stored, list) and isinstance(today, list):
-        if len(stored) != len(today):
-            yield f"{where}: {len(stored)} entries, now {len(today)}"
-        for place, (one, other) in enumerate(zip(stored, today, strict=False)):
-            yield from differences(one, other, f"{where}[{place}]")
-    elif any(isinstance(one, bool) or not isinstance(one, int | float) for one in (stored, today)):
-        if type(stored) is not type(today) or stored != today:
-            yield f"{where}: {stored!r}, now {today!r}"
-    elif not math.isclose(stored, today, rel_tol=TOLERANCE, abs_tol=LEAST):
-        yield f"{where}: {stored!r}, now {today!r}"
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_an_answer_is_the_stored_one(name: str) -> None:
     stored = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
-    moved = list(differences(stored, kept(name)))
+    differences = load_script("golden_answers").differences
+    moved = list(differences(stored, kept(name), rel=TOLERANCE, least=LEAST, apart=set()))
     assert not moved, "\n".join(
         [*moved[:20], f"{len(moved)} differ; if they should: tests/golden/test_stored_answers.py write {name}"]
     )
