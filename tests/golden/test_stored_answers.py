@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import shlex
 import shutil
 import sys
@@ -43,6 +44,7 @@ MOST_ROWS, KEPT_ROWS = 8, 4  # of lists and tables
 LONGEST_EXPRESSION, LONGEST_REPEATED = 120, 80  # characters
 PAGE_WIDTH = 200  # of the files
 TOLERANCE, LEAST = 1e-5, 1e-15
+LONG_NUMBER = re.compile(r"\d+\.\d{10,}")
 VOLATILE = {"schema_version", "elapsed_s", "rackline_version"}
 
 _ASKED = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
@@ -59,6 +61,8 @@ def rounded(value: Any) -> Any:
         return thinned(value)
     if isinstance(value, str) and "datum" in value and len(value) > LONGEST_EXPRESSION:
         return f"{value[: LONGEST_EXPRESSION // 2]} … {hashlib.sha256(value.encode()).hexdigest()[:8]}"
+    if isinstance(value, str):  # numbers in expressions of figures, whose last digits are the machine's
+        return LONG_NUMBER.sub(lambda number: f"{float(number[0]):.6g}", value)
     if isinstance(value, float):
         short = float(f"{value:.6g}")
         return 0 if abs(short) < LEAST else int(short) if short.is_integer() and abs(short) < 1e15 else short
@@ -167,7 +171,7 @@ def asked(name: str) -> dict[str, Any]:
         for answer in said:
             found["in short"] = repr(answer)
             found["interval"] = answer.verb.interval(answer)
-            found["card"] = dict(answer.verb.card(answer))
+            found["card"] = plain(answer.verb.card(answer))
             found["answer"] = answer.to_dict()
             found["figures"] = dict(figures(answer, whole=name in _ASKED["drawn_whole"]))
             found["origins"] = list(answer.verb.origins(answer))
