@@ -418,7 +418,7 @@ SECOND_STEPS: Steps = (
 BYTE_STEPS, RATE_STEPS = _si("B"), _si("B/s")
 FLOP_STEPS, FLOP_RATE_STEPS = _si("FLOP"), _si("FLOP/s")
 WATT_STEPS = _si("W")
-JOULE_STEPS = _si("J", (1e-3, "mJ"))
+JOULE_STEPS = _si("J", (1e-3, "mJ"), (1e-6, "uJ"), (1e-9, "nJ"), (1e-12, "pJ"))
 COUNT_STEPS: Steps = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 """The units in which a quantity is written, the largest first, each with its size in SI."""
 

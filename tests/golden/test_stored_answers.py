@@ -10,6 +10,7 @@ answers, write them anew and read the diff:
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
@@ -38,9 +39,11 @@ from scripts import load_script
 HERE = Path(__file__).resolve().parent
 ASKED, ANSWERS = HERE / "asked", HERE / "answers"
 DOCS = HERE.parents[1] / "docs"
-OF_DOCS = ("how-to/classes.toml", "how-to/results.csv", "measured/observed-llama-cpp.jsonl")
+AGENTS = HERE.parent / "fixtures" / "agents"
+OF_DOCS = ("how-to/classes.toml", "how-to/results.csv", "how-to/servings.jsonl", "measured/observed-llama-cpp.jsonl")
 WIDTH = "100"  # columns of the screen
 MOST_ROWS, KEPT_ROWS = 8, 4  # of lists and tables
+MOST_LINES = 150  # of texts
 LONGEST_EXPRESSION, LONGEST_REPEATED = 120, 80  # characters
 PAGE_WIDTH = 200  # of the files
 TOLERANCE, LEAST = 1e-5, 1e-15
@@ -71,7 +74,8 @@ def rounded(value: Any) -> Any:
 
 def thinned(values: list[Any]) -> Any:
     """A list; rows of equal keys as columns; of many entries every nth, with the sum of all numbers."""
-    step = 1 if len(values) <= MOST_ROWS else math.ceil(len(values) / KEPT_ROWS)
+    words = all(isinstance(one, str) for one in values) and len(values) <= MOST_LINES
+    step = 1 if len(values) <= MOST_ROWS or words else math.ceil(len(values) / KEPT_ROWS)
     found: dict[str, Any] = {} if step == 1 else {"of": len(values), "every": step}
     keys = list(values[0]) if values and isinstance(values[0], dict) else []
     if len(values) > 1 and keys and all(isinstance(one, dict) and list(one) == keys for one in values):
@@ -154,8 +158,8 @@ def asked(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as patch:
         folder = Path(temporary).resolve() / "asked"
         shutil.copytree(ASKED, folder)
-        for file in OF_DOCS:
-            shutil.copy(DOCS / file, folder)
+        for file in [*(DOCS / name for name in OF_DOCS), *AGENTS.glob("*.json*")]:
+            shutil.copy(file, folder)
         patch.setattr(command, "show", show)
         patch.setattr(answers, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # what the screen says of it
         patch.setenv("COLUMNS", WIDTH)
@@ -163,6 +167,7 @@ def asked(name: str) -> dict[str, Any]:
         for one in first:
             run_command(shlex.split(one), folder)
         said.clear()
+        before = set(folder.iterdir())
         ran = run_command(shlex.split(last), folder)
         out, err = lines_of(ran.out, folder), lines_of(ran.err, folder)
         found: dict[str, Any] = {"command": f"rackline {QUESTIONS[name]}", "status": ran.status, "screen": out}
@@ -176,7 +181,26 @@ def asked(name: str) -> dict[str, Any]:
             found["figures"] = dict(figures(answer, whole=name in _ASKED["drawn_whole"]))
             found["origins"] = list(answer.verb.origins(answer))
             found["documents"] = {title: text.splitlines() for title, text in answer.verb.documents(answer).items()}
+        found["files"] = {file.name: inside(file) for file in sorted(set(folder.iterdir()) - before) if file.is_file()}
     return {key: one for key, one in found.items() if one not in ("", {}, [])}
+
+
+def inside(file: Path) -> Any:
+    """What a file holds: JSON as data, a table as its rows, other text as its lines."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        return json.loads(text)
+    if file.suffix == ".csv":
+        return [{key: number(cell) for key, cell in row.items()} for row in csv.DictReader(text.splitlines())]
+    return text.splitlines()
+
+
+def number(cell: str) -> float | str:
+    """A cell as a number where it is one."""
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
 
 
 def refusals() -> dict[str, Any]:

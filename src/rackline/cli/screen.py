@@ -171,7 +171,7 @@ class Bars:
 
             def tell(done: int, total: int, failed: int) -> None:
                 rate = done / max(time.monotonic() - start, 1e-9)
-                words = f"{done:,} of {total:,} points, {rate:,.3g}/s" + (f", {failed:,} failed" if failed else "")
+                words = f"{done:,} of {total:,} points, {rate:,.0f}/s" + (f", {failed:,} failed" if failed else "")
                 update(completed=done, total=total, rate=words)
 
             yield tell

@@ -22,12 +22,14 @@ from rackline.passes import UNIT, Calibration, RowTime
 from rackline.passes.fallback import GENERIC, best_stack
 from rackline.serving.stack import known_stack
 from rackline.units import (
+    JOULE_STEPS,
     format_bytes,
     format_count,
     format_flop_rate,
     format_percent,
     format_rate,
     format_seconds,
+    format_steps,
     format_usd,
 )
 
@@ -237,15 +239,17 @@ def of_key(key: str, value: float) -> str:
         return format_bytes(value)
     if last.startswith("usd_per"):
         return f"{format_usd(value)}/h"
+    if "joules_per" in last:
+        return format_steps(value, JOULE_STEPS)
     if last.startswith("power_w"):
         return f"{value:,.0f} W"
-    if last.endswith("_s") or last == "host_s_per_step":
+    if last.endswith("_s") or "_s_per_" in last:
         return format_seconds(value)
     if last.endswith("params"):
         return format_count(value)
     if last in ("rounding",):
         return format_percent(value)
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
+    return f"{value:,.0f}" if float(value).is_integer() else written(value)
 
 
 def spread_over(values: Sequence[float], count: int) -> list[int]:

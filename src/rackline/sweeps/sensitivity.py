@@ -11,6 +11,7 @@ import polars as pl
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
+from rackline.report.wording import of_key
 from rackline.sweeps.read import Results
 from rackline.sweeps.space import DRAW
 
@@ -243,7 +244,7 @@ def tornado(results: Results, objective: str) -> tuple[Effect, ...]:
             pl.col(objective).filter(pl.col(name) >= row["high"]).median().alias("at_high"),
         )
         values = sides.collect(engine="streaming").row(0, named=True)
-        low, high = (f"{row[end]:.6g}" for end in ("low", "high"))
+        low, high = (of_key(name, float(row[end])) for end in ("low", "high"))
         found.append(_effect(name, (low, values["at_low"]), (high, values["at_high"])))
     return tuple(sorted(found, key=lambda one: -abs(one.at_high - one.at_low)))
 

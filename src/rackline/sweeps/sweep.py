@@ -18,6 +18,7 @@ from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 from rackline.late import late, load_optional
 from rackline.report.column import facts
+from rackline.report.wording import written
 from rackline.sweeps.shown import value_text
 from rackline.units import format_bytes, format_seconds, format_usd
 
@@ -332,8 +333,8 @@ def _ran(found: run.Ran) -> RenderableType:
     rate = found.new_rows / found.run_s if found.run_s > 0 else 0.0
     if found.new_shards:
         lines.append(
-            f"{found.new_rows:,} points in {format_seconds(found.run_s)} ({rate:,.3g} a second), "
-            f"{format_bytes(float(found.bytes))} in {found.new_shards:,} shards"
+            f"{found.new_rows:,} points in {format_seconds(found.run_s)} ({written(rate)} a second), "
+            f"{format_bytes(float(found.bytes))} in {found.new_shards:,} shard{'s' if found.new_shards > 1 else ''}"
         )
         if found.failed:
             lines.append(f"; {found.failed:,} without a result or with one that does not fit, each with its reason")

@@ -16,7 +16,7 @@ from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
 from rackline.processes import mapped
 from rackline.report.column import spaced
-from rackline.report.wording import composed, written
+from rackline.report.wording import composed, of_key
 from rackline.serving.stack import Stack
 from rackline.units import format_seconds
 from rackline.validation.cases import Case, CaseSet
@@ -27,13 +27,6 @@ from rackline.validation.report import percent, scoreboard_report
 from rackline.validation.scoreboard import Stats, by_metric, statistics
 from rackline.validation.serving_fit import fit_numbers
 from rackline.validation.train_fit import TrainRefit
-
-_UNITS: Mapping[str, tuple[float, str]] = {
-    "rank_skew_s": (1e6, "µs"),
-    "eager_s_per_layer": (1e3, "ms"),
-    "first_token_s": (1e3, "ms"),
-    "first_token_equal_s": (1e3, "ms"),
-}
 
 
 def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 100) -> Group:
@@ -81,13 +74,8 @@ def _cells(stats: Stats) -> list[str]:
     return [percent(stats.median_abs_error), percent(stats.p90_abs_error), percent(stats.bias, signed=True)]
 
 
-def _number(name: str, value: float) -> str:
-    factor, unit = _UNITS.get(name, (1.0, ""))
-    return f"{written(value * factor)} {unit}".strip()
-
-
 def _numbers(ranges: Mapping[str, tuple[float, float, float]]) -> PageTable:
-    rows = [(name, *(_number(name, value) for value in values)) for name, values in ranges.items()]
+    rows = [(name, *(of_key(name, value) for value in values)) for name, values in ranges.items()]
     return PageTable(title="fitted parameters", heads=("number", "least", "most", "all cases"), rows=rows)
 
 
