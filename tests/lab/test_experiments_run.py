@@ -1,14 +1,26 @@
-"""Each experiment in its quick form: what does not depend on the machine's speed holds, in the stated direction."""
+"""Each experiment in its quick form: what does not depend on the machine's speed holds, in the stated direction.
+
+What is asked, predicted and counted is that of `readings.json`. After a change that is meant to move it:
+
+    PYTHONPATH=tests uv run python tests/lab/test_experiments_run.py write
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rackline.lab.experiment import Setup, start_jax
+from rackline.lab.experiment import Experiment, Reading, Setup, start_jax
 from rackline.lab.experiments import run_experiment
+from rackline.plain import plain
+from scripts import load_script
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 
@@ -21,22 +33,70 @@ SMALLER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.part("lab")
-@pytest.mark.parametrize("name", ["cipher", "experts", "moe", "pipeline", "sparse"])
-def test_exact_readings_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+NAMES = ("cipher", "experts", "moe", "pipeline", "sparse")
+STORED = Path(__file__).with_name("readings.json")
+TIMES = ("s", "ms", "us", "bytes/s", "FLOP/s")
+
+
+def counted(reading: Reading) -> dict[str, Any]:
+    """A reading without what depends on the machine: times, rounding errors and what was trained."""
+    row = plain(reading)
+    exact = reading.check in ("equal", "shown") and not reading.statistical and reading.unit not in TIMES
+    left_out = {"holds", "error", "low", "high", *(() if exact else ("measured",))}
+    return {key: value for key, value in row.items() if key not in left_out}
+
+
+def described(found: Experiment) -> dict[str, Any]:
+    """An experiment without times: its readings, what it says but for the numbers, and where its curves have points."""
+    return {
+        **{key: plain(getattr(found, key)) for key in ("claims", "seed", "quick", "axes", "log_axes")},
+        "rows": [counted(row) for row in found.rows],
+        "findings": [re.sub(r"[\d.,]*\d(e-?\d+)?", "N", text) for text in found.findings],
+        "curves": [[curve.name, curve.kind, [plain(x) for x in curve.x]] for curve in found.curves],
+    }
+
+
+def ran(name: str, patch: pytest.MonkeyPatch) -> Experiment:
+    """The quick form of an experiment, with sizes as below."""
     start_jax()
     for key, value in SMALLER.get(name, {}).items():
-        monkeypatch.setattr(importlib.import_module(f"rackline.lab.{name}"), key, value)
-    found = run_experiment(name, Setup(quick=True))
+        patch.setattr(importlib.import_module(f"rackline.lab.{name}"), key, value)
+    return run_experiment(name, Setup(quick=True))
+
+
+@pytest.mark.slow
+@pytest.mark.part("lab")
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_readings_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ran(name, monkeypatch)
     assert [row.quantity for row in found.rows if row.holds is False and not row.statistical] == []
     assert found.curves
     # what was trained: the direction, by its interval
     trained = [row for row in found.rows if row.low is not None and row.check != "shown"]
     assert [row.quantity for row in trained if row.holds is False] == []
+    stored: Mapping[str, Any] = json.loads(STORED.read_text(encoding="utf-8"))[name]
+    moved = load_script("golden_answers").differences(stored, json.loads(json.dumps(described(found))), rel=0.02)
+    assert list(moved) == []
 
 
 @pytest.mark.slow
 @pytest.mark.part("lab")
 def test_what_needs_several_devices_runs_on_the_host_whatever_is_asked_for() -> None:
     assert run_experiment("experts", Setup(quick=True, device="gpu")).device == "cpu"
+
+
+def main() -> int:
+    """Write the readings of today."""
+    if sys.argv[1:] != ["write"]:
+        print(__doc__)
+        return 2
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        with pytest.MonkeyPatch.context() as patch:
+            found[name] = described(ran(name, patch))
+    STORED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
