@@ -22,7 +22,7 @@ from rackline.web import data, forms
 from scripts import load_script
 
 STORED = Path(__file__).with_name("stored_data.json")
-NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)")
+NUMBER = re.compile(r"(?<![\w.@-])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)")
 CHUNK = 100  # numbers of a sum, in which a half percent of one of them is seen
 TOLERANCE = 1e-5
 VERBS = ("explain", "plan", "simulate", "infer-prices")
