@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 _LONGEST = 240  # characters of what was given that are printed
 
@@ -77,6 +78,27 @@ def require(
     """
     if not holds:
         raise InputError(what=what, given=given, allowed=allowed, where=where, nearest=nearest)
+
+
+@contextmanager
+def placed(where: str) -> Generator[None]:
+    """Give refusals of what runs inside their place, such as a file and its line, unless they name one.
+
+    Example:
+        >>> with placed("mix.csv, line 3"):
+        ...     require(False, what="share", given=-1, allowed="0 or more")
+        Traceback (most recent call last):
+        ...
+        rackline.errors.InputError: mix.csv, line 3: share: got -1, allowed: 0 or more
+    """
+    try:
+        yield
+    except InputError as error:
+        if error.where:
+            raise
+        raise type(error)(
+            what=error.what, given=error.given, allowed=error.allowed, where=where, nearest=error.nearest
+        ) from None
 
 
 class UnitError(InputError):

@@ -134,3 +134,19 @@ def test_tables_of_rocm_libraries_are_one_stack(tmp_path: Path) -> None:
     experts = found["moe", "mi355x", "atom", ("w4a8_mxfp4_mxfp8",)]
     assert experts.seconds.tolist() == [1e-4]
     assert experts.words["distribution"] == ("balanced",)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("all_to_some,8", r"collective: got 'all_to_some', allowed: all_reduce, .*; nearest: all_to_all$"),
+        ("all_reduce,eight", r"num_chips: got 'eight', allowed: a number above 0$"),
+        ("all_reduce,0", r"num_chips: got '0', allowed: a number above 0$"),
+    ],
+)
+def test_a_collective_is_one_that_is_known_and_has_chips(line: str, problem: str, tmp_path: Path) -> None:
+    header = "chip,stack,stack_version,collective,num_chips,message_bytes,seconds"
+    good = "h100-sxm,nccl,2.29,all_to_all,8,1024,1e-5"
+    path = write(tmp_path, good, f"h100-sxm,nccl,2.29,{line},1024,1e-5", header=header, name="mine.csv")
+    with pytest.raises(InputError, match=rf"mine\.csv:3: {problem}"):
+        read_tables([path], CHIPS)

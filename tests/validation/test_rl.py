@@ -12,7 +12,8 @@ import pytest
 from rackline.posttraining.job import RlOverheads
 from rackline.validation import Scoreboard, validate
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.rl import RL_STEPS
+from rackline.validation.rl import RL_STEPS, RL_TABLES
+from rackline.validation.tables import table_of
 from scripts import load_script
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/measured/post_training/rl/nemo_rl_steps.csv"
@@ -28,7 +29,7 @@ ROW = {
 
 def rows(*changes: dict[str, str]) -> list[Case | Unsupported]:
     text = ",".join(ROW) + "\n" + "\n".join(",".join({**ROW, **change}.values()) for change in changes) + "\n"
-    assert RL_STEPS.fits(text)
+    assert table_of(RL_TABLES, text, "") is RL_STEPS
     return RL_STEPS.read(Path("t.csv"), text, {})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rackline.validation import Scoreboard, validate
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.tables import TUNING
+from rackline.validation.tables import TUNING, table_of
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/measured/post_training/lora/finetune_throughput.csv"
 HEADER = (
@@ -20,7 +20,7 @@ HEADER = (
 
 def rows(*lines: str) -> list[Case | Unsupported]:
     text = HEADER + "\n".join(lines) + "\n"
-    assert TUNING.fits(text)
+    assert table_of((TUNING,), text, "") is TUNING
     return TUNING.read(Path("t.csv"), text, {})
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from rackline.api.groups import SPREADS, Traffic
-from rackline.errors import InputError, nearest_name, require, unknown_name
+from rackline.errors import InputError, nearest_name, placed, require, unknown_name
 from rackline.files import parse_toml, read_text
 from rackline.late import late
 from rackline.units import parse_count, parse_fraction, parse_limit, parse_per_second, parse_whole
@@ -132,12 +132,8 @@ def classes_of(question: Traffic) -> tuple[classes.ClassTraffic, ...]:
 
 
 def _class(question: Traffic, row: dict[str, Any], where: str) -> classes.ClassTraffic:
-    try:
+    with placed(where):
         return _read(question, row)
-    except InputError as error:
-        raise InputError(
-            what=error.what, given=error.given, allowed=error.allowed, nearest=error.nearest, where=where
-        ) from None
 
 
 def _read(question: Traffic, row: dict[str, Any]) -> classes.ClassTraffic:
@@ -356,6 +352,7 @@ def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
             allowed="tokens per request, such as 2k",
             where=where,
         )
-    weight = parse_count(str(row.get("share", "1")).strip().removesuffix("%"), name="share", maximum=1e12)
-    lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _MIX_KEYS[1:]]
+    with placed(where):
+        weight = parse_count(str(row.get("share", "1")).strip().removesuffix("%"), name="share", maximum=1e12)
+        lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _MIX_KEYS[1:]]
     return weight, lengths[0], lengths[1]

@@ -30,19 +30,13 @@ from rackline.fitting.solver import (
     older_fits,
     random_half,
 )
-from rackline.fitting.tables import Array, Measurements
+from rackline.fitting.tables import RING_CLASSES, Array, Measurements
 from rackline.passes import collectives as c
 from rackline.passes.features import as_array
 from rackline.passes.routing import distinct_ranks
 from rackline.passes.row import fastest, line_seconds
 from rackline.serving.stack import known_stack
 
-RING_CLASSES = {
-    "all_reduce": "all_reduce_ring",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
 ONE_SHOT, TWO_SHOT = "all_reduce_one_shot", "all_reduce_two_shot"
 CUSTOM = "custom_all_reduce"
 EXCHANGE = "expert_exchange"

@@ -215,7 +215,7 @@ def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> Rendera
             f"(p90 {item.largest_ratio:.1f}x)"
             for item in result.disagreements
         ]
-    lines += ["", "Written: " + ", ".join(files)]
+    lines += ["", "Written: " + (", ".join(files) or "nothing; -o FILE.toml or a folder keeps the fits")]
     return Group(table, "\n".join(lines))
 
 

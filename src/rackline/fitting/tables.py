@@ -17,12 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.catalog import release_numbers, version_key
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.files import read_lines
 from rackline.fitting.kernel_tables import is_rocm, names_operations, rocm_header, rocm_row, spelled_rows
 from rackline.fitting.solver import grouped
 
 Array = npt.NDArray[np.float64]
+
+RING_CLASSES = {
+    "all_reduce": "all_reduce_ring",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+}
+"""Names of collectives in tables, and the classes of rows that they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,7 @@ class TableFormat:
         sizes: columns that hold positive numbers and make the key of a row.
         words: text columns that are part of the key.
         family: sizes (or words) that make a shape family: one is fitted or held out as a whole.
+        known: label → the only values that it may have.
         usual: what a column stands for that a table lacks or leaves empty; 0 is allowed in it.
         fits: classes of the rows of a pass whose numbers are fitted to it; empty for none.
         fitted: size → smallest and largest that is fitted; beyond them no layer has rows, or stacks run other kernels.
@@ -45,6 +55,7 @@ class TableFormat:
     sizes: tuple[str, ...]
     words: tuple[str, ...] = ()
     family: tuple[str, ...] = ()
+    known: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     usual: Mapping[str, str] = field(default_factory=dict[str, str])
     fits: tuple[str, ...] = ()
     fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
@@ -141,6 +152,7 @@ TABLES = (
     TableFormat(
         name="collective",
         labels=("collective", "num_chips"),
+        known={"collective": RING_CLASSES},
         sizes=("message_bytes",),
         fits=("collective",),
     ),
@@ -379,6 +391,11 @@ def _row(form: TableFormat, values: dict[str, str], chips: frozenset[str], where
         raise InputError(
             what="chip", given=chip, allowed="a chip of the catalogue", where=where, nearest=nearest_name(chip, chips)
         )
+    for name, known in form.known.items():
+        if values[name] not in known:
+            raise unknown_name(name, values[name], known, where=where)
+    if "num_chips" in form.labels:
+        _positive("num_chips", values["num_chips"], where)
     return _Row(
         group=(chip, values["stack"], *(values[name] for name in form.labels)),
         version=values["stack_version"],

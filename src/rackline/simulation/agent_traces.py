@@ -417,7 +417,13 @@ def read_tasks(
         tried = "; ".join(f"{one.name} ({one.looks})" for one in FORMATS)
         raise InputError(what="agents", given=f"an object of {keys or 'nothing'}", allowed=tried, where=lines[0].where)
     calls, reading = Calls(), Reading(skip_bad=skip_bad, answer_tokens=answer_tokens)
-    found.read(calls, lines, reading)
+    try:
+        found.read(calls, lines, reading)
+    except _MALFORMED as error:
+        raise InputError(
+            what="agents", given=json.dumps(lines[0].data)[:80], allowed=f"{found.name} ({found.looks})",
+            where=lines[0].where,
+        ) from error  # fmt: skip
     return calls.requests(place.name, cap_s=cap_s, skipped=reading.skipped), found
 
 

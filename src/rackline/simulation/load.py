@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_name, require
+from rackline.errors import InputError, nearest_name, placed, require
 from rackline.files import read_text
 from rackline.passes.features import Array
 from rackline.simulation.requests import Requests
@@ -231,13 +231,9 @@ def read_load(path: str | Path) -> Load:
             len(row) == len(header), what="load", given=f"{len(row)} cells", allowed=f"{len(header)} cells", where=where
         )
         cells = dict(zip(header, (cell.strip() for cell in row), strict=True))
-        try:
+        with placed(where):
             times[place] = _seconds(cells["time"])
             rates[place] = parse_per_second(cells["rate"], name="rate", zero_allowed=True, maximum=1e6)
-        except InputError as error:
-            raise InputError(
-                what=error.what, given=error.given, allowed=error.allowed, nearest=error.nearest, where=where
-            ) from None
         require(
             not place or times[place] > times[place - 1],
             what="time",

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 from rackline.api.answer import find_verb
 from rackline.api.question import Option, options, written_defaults
 from rackline.api.verbs import entries
-from rackline.errors import InputError, UnitError, nearest_name, unknown_name
+from rackline.errors import InputError, UnitError, nearest_name, placed, unknown_name
 from rackline.files import parse_json, parse_toml, read_text
 from rackline.sweeps.expression import Draws, Expression, Values, is_range, read_expression, read_range
 from rackline.units import parse_number_for_key
@@ -155,14 +155,8 @@ def _read(data: Mapping[str, Any], where: str) -> SweepFile:
             raise InputError(
                 what=where, given=key, allowed=allowed, nearest=nearest_name(key, ["ask", "title", *_TABLES])
             )
-    try:
+    with placed(where):
         return _sweep(data, {name: _table(data, name) for name in _TABLES})
-    except InputError as error:
-        if error.where:
-            raise
-        raise type(error)(
-            what=error.what, given=error.given, allowed=error.allowed, where=where, nearest=error.nearest
-        ) from None
 
 
 def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from rackline.errors import InputError, RacklineError, unknown_name
 from rackline.fitting.amounts import Amounts, amounts
-from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, RING_CLASSES, TWO_SHOT, exchange_wire_s, wire_bytes
+from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, TWO_SHOT, exchange_wire_s, wire_bytes
 from rackline.fitting.fit import seconds as line_seconds
 from rackline.fitting.modules import LAYERS, seconds as layer_seconds
-from rackline.fitting.tables import FORMATS, Measurements, TableFormat, TableRow, table_rows
+from rackline.fitting.tables import FORMATS, RING_CLASSES, Measurements, TableFormat, TableRow, table_rows
 from rackline.hardware import Chip
 from rackline.passes import Calibration
 from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
@@ -24,7 +24,6 @@ from rackline.passes.row import collective_seconds, fastest
 from rackline.validation.cases import Case, Unsupported, case_from
 from rackline.validation.resolve import Resolver
 
-COLLECTIVES = {**RING_CLASSES, "all_to_all": "all_to_all"}
 _CHIPS_A_NODE = 8  # of the DeepEP tables
 
 
@@ -115,9 +114,9 @@ def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Seq
 
     if cases[0].text("op") == "collective":
         name = cases[0].text("collective")
-        if name not in COLLECTIVES:
-            raise unknown_name("collective", name, COLLECTIVES)
-        op_class = COLLECTIVES[name]
+        if name not in RING_CLASSES:
+            raise unknown_name("collective", name, RING_CLASSES)
+        op_class = RING_CLASSES[name]
         found = numbers.collective(op_class)
         staged = numbers.collective(op_class, peer_access=False)
         if staged is not None and staged.origin.endswith(f", {chip.name}"):

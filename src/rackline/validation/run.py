@@ -27,7 +27,7 @@ from rackline.validation.predict import Predictor, predict_serve
 from rackline.validation.report import MOST, worst_cases
 from rackline.validation.resolve import Resolver
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, both_ways, group_of, metric_of
-from rackline.validation.tables import TABLES
+from rackline.validation.tables import TABLES, table_of
 
 with late:
     from rackline.validation import observed, op, requests, rl, train_cases
@@ -53,8 +53,8 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
         if path.suffix == ".json" and _looks_like_runs(text):
             found = requests.read_runs(path, text)
         elif path.suffix == ".csv":
-            read = next((table.read for table in (*TABLES, *rl.RL_TABLES) if table.fits(text)), op.read_op_table)
-            found = read(path, text, unknown)
+            published = table_of((*TABLES, *rl.RL_TABLES), text, f"{path}:1")
+            found = (published.read if published else op.read_op_table)(path, text, unknown)
         else:
             lines = enumerate(text.split("\n"), start=1)
             found = [read_line(line, f"{path.name}, line {n}", unknown) for n, line in lines if line.strip()]

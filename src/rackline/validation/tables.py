@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,14 @@ from pathlib import Path
 from rackline.errors import InputError
 from rackline.validation.cases import Case, Unsupported, case_from
 
-TableRow = dict[str, str]
+
+class TableRow(dict[str, str]):
+    """The cells of a row by their columns; a column that the table lacks is refused where it is needed."""
+
+    def __missing__(self, column: str) -> str:
+        raise InputError(what=f"column {column}", given="a table without it", allowed="a table that names it in line 1")
+
+
 Data = dict[str, object]
 Reader = Callable[[TableRow, str], tuple[Data, str]]
 Doubts = tuple[tuple[Callable[[TableRow], bool], str], ...]
@@ -38,9 +45,9 @@ class PublishedTable:
     kind: str
     cases: Callable[[Sequence[TableRow]], Reader]
 
-    def fits(self, text: str) -> bool:
-        """Whether the head of a CSV file names the columns of this table."""
-        return set(text.partition("\n")[0].strip().split(",")) >= self.columns
+    def lacks(self, columns: Set[str]) -> list[str]:
+        """The columns of this table that are not among those of a file."""
+        return sorted(self.columns - columns)
 
     def read(self, path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:
         """Each row as a case; one whose cells cannot be read is kept with the reason, and the file goes on.
@@ -50,7 +57,7 @@ class PublishedTable:
             text: the content of the file; a cell that a short row lacks is empty.
             unknown_keys: ignored keys → number of cases that have them.
         """
-        rows = list(csv.DictReader(text.splitlines(), restval=""))
+        rows = [TableRow(row) for row in csv.DictReader(text.splitlines(), restval="")]
         case_of, found = self.cases(rows), list[Case | Unsupported]()
         for line, row in enumerate(rows, start=2):
             case_id, where = f"{path.stem}:{line}", f"{path.name}, line {line}"
@@ -68,6 +75,23 @@ class PublishedTable:
         return found
 
 
+def table_of(tables: Iterable[PublishedTable], text: str, where: str) -> PublishedTable | None:
+    """The table whose columns the head of a CSV file names; None of operations, whose rows have seconds.
+
+    Raises:
+        InputError: the head lacks a third of the columns of one of them, or less.
+    """
+    columns = set(text.partition("\n")[0].strip().split(","))
+    nearest = min(tables, key=lambda one: len(one.lacks(columns)) / len(one.columns))
+    lacks = nearest.lacks(columns)
+    if not lacks:
+        return nearest
+    if "seconds" not in columns and len(lacks) <= len(nearest.columns) // 3:
+        given = f"columns of {nearest.kind} without {', '.join(lacks)}"
+        raise InputError(what="table", given=given, allowed="all of them", where=where)
+    return None
+
+
 def doubt_of(row: TableRow, doubts: Doubts) -> str:
     """Why a row cannot be scored; empty if it can."""
     return next((reason for holds, reason in doubts if holds(row)), "")
@@ -82,7 +106,8 @@ def number(row: TableRow, name: str, otherwise: float | None = None) -> float:
     Raises:
         InputError: the cell is empty, or not a number.
 
-    >>> number({"step_s": "2.5"}, "step_s"), number({"step_s": ""}, "step_s", 1.0)
+    >>> row = TableRow(step_s="2.5", gen_s="")
+    >>> number(row, "step_s"), number(row, "gen_s", 1.0)
     (2.5, 1.0)
     """
     cell = row.get(name, "").strip()

@@ -1,0 +1,230 @@
+"""What is said of files with one fault each: every cell, key and line of small files is broken in turn.
+
+`broken.json` has the message of each fault, or "accepted" where the file still means something. After a change that is
+meant to move messages:
+
+    PYTHONPATH=tests uv run python tests/golden/test_broken_files.py write
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import run_command
+
+HERE = Path(__file__).resolve().parent
+ASKED, STORED = HERE / "asked", HERE / "broken.json"
+AGENTS, HOW_TO = HERE.parent / "fixtures" / "agents", HERE.parents[1] / "docs" / "how-to"
+SERVE = "simulate llama-3.1-8b --on dgx-h100 --chips 1 --layout tp=1"
+READ_BY = {
+    "mix.csv": f"{SERVE} --rate 1 --requests 20 --mix mix.csv",
+    "trace.csv": f"{SERVE} --trace trace.csv",
+    "azure.csv": f"{SERVE} --trace azure.csv",
+    "mooncake.jsonl": f"{SERVE} --trace mooncake.jsonl --prefix-caching",
+    "benchmark.json": f"{SERVE} --trace benchmark.json",
+    "load.csv": f"{SERVE} --input 100 --output 10 --load load.csv --load-time 2min",
+    "classes.toml": f"{SERVE} --rate 2 --requests 40 --classes classes.toml",
+    "weka.json": f"{SERVE} --agents weka.json --concurrency 1 --requests 8",
+    "otel.json": f"{SERVE} --agents otel.json --concurrency 1 --requests 8",
+    "config.json": "models config.json",
+    "adapter_config.json": "explain llama-3.1-8b --on dgx-h100 --layout tp=1 --batch 1 --context 1k "
+    "--adapter adapter_config.json",
+    "losses.csv": "budget --loss 2.1 --law losses.csv --traffic 100k",
+    "lengths.txt": "rl qwen3-8b --on dgx-h100 --chips 16 --trace lengths.txt --gen-layout tp=1 "
+    "--train-layout tp=2,pp=1",
+    "questions.toml": "ask questions.toml",
+    "space.toml": "sweep space.toml --search --workers 1 --evaluations 10",
+    "drawn.toml": "sweep drawn.toml --search --workers 1 --evaluations 10",
+    "cases.jsonl": "validate cases.jsonl --strict",
+    "products.csv": "validate products.csv --strict",
+    "collectives.csv": "calibrate collectives.csv --processes 1",
+    "steps.csv": "validate steps.csv --strict",
+    "tuning.csv": "validate tuning.csv --strict",
+    "adapters.csv": "validate adapters.csv --strict",
+    "results.csv": "audit results.csv",
+    "result.json": "validate --import vllm result.json --chip h100-sxm --num-chips 1 --layout tp=1",
+    "genai-perf.json": "validate --import genai-perf genai-perf.json --model llama-3.1-8b --chip h100-sxm "
+    "--num-chips 2 --layout tp=2 --precision fp8 --input-len 1000 --output-len 200 --concurrency 16",
+    "inferencex.json": "validate --import inferencex inferencex.json",
+    "guidellm.json": "validate --import guidellm guidellm.json --model llama-3.1-8b --chip h100-sxm "
+    "--num-chips 1 --stack vllm",
+    "chip.toml": "chips chip.toml",
+    "cluster.toml": "clusters cluster.toml",
+    "model.toml": "models model.toml",
+}
+MADE = {
+    "chip.toml": "new chip chip --like h100-sxm",
+    "cluster.toml": "new cluster cluster --like dgx-h100",
+    "model.toml": "new model model --like qwen3-8b",
+}
+ROWS = 2  # of a table or a file of lines that are kept
+MOST_LINES = 45  # of a TOML file that are broken
+WRONG = ("x", "-1", "")
+WRONG_JSON = ("x", -1, None, [])
+
+
+def kept_text(file: Path) -> str:
+    """The file, or its first lines where each line is a row."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if file.suffix == ".jsonl" or (file.suffix == ".csv" and file.name != "losses.csv"):
+        lines = lines[: ROWS + 1]
+    return "\n".join(lines) + "\n"
+
+
+def broken(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Each fault and the text with it."""
+    yield "empty", ""
+    yield "cut", text[: 2 * len(text) // 3]
+    yield "binary", text[:20] + "\0\x01" + text[20:]
+    if name.endswith(".csv"):
+        yield from broken_table(text)
+    elif name.endswith(".toml"):
+        yield from broken_toml(text)
+    elif name.endswith(".jsonl"):
+        first, *others = text.splitlines()
+        for fault, changed in broken_json(json.loads(first)):
+            yield f"line 1, {fault}", "\n".join([json.dumps(changed), *others])
+        yield "line 2 is no JSON", "\n".join([first, "{", *others])
+        yield "line 2 is a list", "\n".join([first, "[1]", *others])
+    elif name.endswith(".json"):
+        for fault, changed in broken_json(json.loads(text)):
+            yield fault, json.dumps(changed)
+    else:
+        lines = text.splitlines()
+        for wrong in WRONG:
+            yield f"line 2 is {wrong!r}", "\n".join([lines[0], wrong, *lines[2:]])
+
+
+def broken_table(text: str) -> Iterator[tuple[str, str]]:
+    """A heading that lacks, repeats or renames a column; a cell that is no number; a row that is too long."""
+    rows = list(csv.reader(text.splitlines()))
+    head, row = rows[0], rows[2]
+
+    def table(rows: list[list[str]]) -> str:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(rows)
+        return out.getvalue()
+
+    def put(number: int, changed: list[str]) -> str:
+        return table([changed if at == number else one for at, one in enumerate(rows)])
+
+    yield "a heading alone", table([head])
+    yield "line 3 has a cell more", put(2, [*row, "1"])
+    yield "line 3 has a cell less", put(2, row[:-1])
+    for place, title in enumerate(head):
+        yield f"without {title}", table([one[:place] + one[place + 1 :] for one in rows])
+        yield f"{title} is renamed", put(0, [*head[:place], title + "q", *head[place + 1 :]])
+        for wrong in WRONG:
+            yield f"line 3, {title} is {wrong!r}", put(2, [*row[:place], wrong, *row[place + 1 :]])
+    yield f"{head[0]} stands twice", put(0, [*head[:-1], head[0]])
+
+
+def broken_toml(text: str) -> Iterator[tuple[str, str]]:
+    """A key that is left out, renamed, or has a value of another kind."""
+    lines = text.splitlines()
+    places = [at for at, line in enumerate(lines) if re.match(r'[\w."-]+ = ', line)]
+    for place in places[:MOST_LINES]:
+        key, value = lines[place].split(" = ", 1)
+        if value.endswith(("[", '"""')):
+            continue
+
+        def put(*changed: str, at: int = place) -> str:
+            return "\n".join([*lines[:at], *changed, *lines[at + 1 :]]) + "\n"
+
+        at = f"line {place + 1}, {key}"
+        yield f"{at} is left out", put()
+        yield f"{at} is renamed", put(f"{key.strip(chr(34))}q = {value}".replace(".", "_"))
+        for wrong in ('"x"', "-1", "[]"):
+            yield f"{at} is {wrong}", put(f"{key} = {wrong}")
+
+
+def broken_json(data: Any, where: str = "", depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """A key that is left out or has a value of another kind, in objects within three levels; of lists the first."""
+    if depth and isinstance(data, list) and data:
+        for fault, changed in broken_json(data[0], f"{where}[0]", depth - 1):
+            yield fault, [changed, *data[1:]]
+    if not depth or not isinstance(data, dict):
+        return
+    for key, value in data.items():
+        at = f"{where}.{key}".lstrip(".")
+        yield f"{at} is left out", {name: one for name, one in data.items() if name != key}
+        for wrong in WRONG_JSON:
+            yield f"{at} is {wrong!r}", data | {key: wrong}
+        for fault, changed in broken_json(value, at, depth - 1):
+            yield fault, data | {key: changed}
+
+
+def said(name: str) -> dict[str, Any]:
+    """What is said of each fault of a file."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
+        if name in MADE:
+            assert run_command(shlex.split(MADE[name]), folder).status == 0
+            source = folder / name
+        else:
+            source = next(place / name for place in (ASKED, AGENTS, HOW_TO) if (place / name).exists())
+        text = kept_text(source)
+        if name == "losses.csv":
+            shutil.copy(source, folder)
+        words = shlex.split(READ_BY[name])
+        for fault, changed in [("as it is", text), *broken(name, text)]:
+            (folder / name).write_text(changed, encoding="utf-8")
+            ran = run_command(words, folder)
+            lines = [line.rstrip() for line in ran.err.replace(f"{folder}/", "").splitlines() if line.strip()]
+            assert not any("Traceback" in line for line in lines), (name, fault)
+            found[fault] = "accepted" if ran.status == 0 and not lines else [ran.status, *lines[:3]]
+    return found
+
+
+@pytest.mark.parametrize("name", READ_BY)
+def test_each_fault_of_a_file_is_told_as_stored(name: str) -> None:
+    stored = json.loads(STORED.read_text(encoding="utf-8"))[name]
+    found = json.loads(json.dumps(said(name)))
+    assert list(found) == list(stored)
+    moved = [f"{fault}: {stored[fault]}, now {now}" for fault, now in found.items() if now != stored[fault]]
+    assert not moved, "\n".join([*moved[:20], f"{len(moved)} differ; if they should: see the head of this file"])
+
+
+def test_a_file_as_it_is_is_accepted() -> None:
+    stored: dict[str, dict[str, Any]] = json.loads(STORED.read_text(encoding="utf-8"))
+    assert list(stored) == list(READ_BY)
+    assert {name: one["as it is"] for name, one in stored.items() if one["as it is"] != "accepted"} == {}
+
+
+def main() -> int:
+    """Write what is said today."""
+    if sys.argv[1:2] != ["write"]:
+        print(__doc__)
+        return 2
+    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+    for name in sys.argv[2:] or READ_BY:
+        start = time.process_time()
+        stored[name] = said(name)
+        print(f"{name}: {len(stored[name])} faults, {time.process_time() - start:.1f} s", flush=True)
+    ordered = {name: stored[name] for name in READ_BY if name in stored}
+    lines = [
+        f" {json.dumps(name)}: {{\n"
+        + ",\n".join(f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in found.items())
+        + "\n }"
+        for name, found in ordered.items()
+    ]
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
