@@ -5,7 +5,7 @@
     uv run --group mutants python bench/mutants.py report --seed 16      # table and survivors, as Markdown
     uv run --group mutants python bench/mutants.py run --seed 16 --again # those that survived, with the tests of today
 
-    uv run --group mutants python bench/mutants.py cover --by-name       # once: of the stored answers alone (4 minutes)
+    uv run --group mutants python bench/mutants.py cover --by-name       # once: of what is stored alone (6 minutes)
     uv run --group mutants python bench/mutants.py run --seed 17 --by-name --minutes 35
 
 Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A file is
@@ -19,8 +19,8 @@ import, those that ran any line of the file. The quickest of each file of tests 
 
 With `--by-name` tests are first the examples in the docstring of the function, then those of the fourteen files that
 name it, its class or its module most, nearest first, and those that read the source, in one process, until `--seconds`
-of processor time; a test counts only if it passes without the change. If none of these fails, the stored answers and
-pictures are asked that ran the line, the quickest first, as long again. Tests further away are not run, so that what is
+of processor time; a test counts only if it passes without the change. If none of these fails, the stored answers,
+messages and pictures are asked that ran the line, the quickest first, as long again. Tests further away are not run, so that what is
 noticed is a lower bound.
 
 Two runs may share a machine: `--part 1/2` and, with a tree of its own, `MUTANTS_TREE=2 ... --part 2/2`.
@@ -54,7 +54,10 @@ _TESTS = tuple(
     f"tests/{name}"
     for name in ("unit", "property", "golden", "validation", "architecture", "docs", "e2e", "lab", "web")
 )
-_ANSWERS = ("tests/golden/test_stored_answers.py", "tests/docs/test_stored_figures.py")
+_ANSWERS = (
+    *(f"tests/golden/test_{name}.py" for name in ("stored_answers", "broken_files", "wrong_options")),
+    *("tests/docs/test_stored_figures.py", "tests/web/test_stored_data.py"),
+)
 _OF_SOURCE = "tests/architecture/test_source_files.py"
 PACKAGES = tuple(sorted(file.parent.name for file in (_HOME / "src" / "rackline").glob("*/__init__.py")))
 
