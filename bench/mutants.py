@@ -20,8 +20,8 @@ import, those that ran any line of the file. The quickest of each file of tests 
 With `--by-name` tests are first the examples in the docstring of the function, then those of the fourteen files that
 name it, its class or its module most, nearest first, and those that read the source, in one process, until `--seconds`
 of processor time; a test counts only if it passes without the change. If none of these fails, the stored answers,
-messages and pictures are asked that ran the line, the quickest first, as long again. Tests further away are not run, so that what is
-noticed is a lower bound.
+messages and pictures are asked that ran the line, the quickest first, as long again. Tests further away are not run, so
+that what is noticed is a lower bound.
 
 Two runs may share a machine: `--part 1/2` and, with a tree of its own, `MUTANTS_TREE=2 ... --part 2/2`.
 """

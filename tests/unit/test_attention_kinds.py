@@ -284,3 +284,19 @@ def test_gated_delta_has_the_small_tensors_of_its_checkpoints() -> None:
         where="test",
     )
     assert kind.extra_params() == 8192 * 4 + 32 + 32 + 128
+
+
+def test_work_of_recurrent_layers_by_hand() -> None:
+    """Of one head and token: a step over the state, and a chunk's share of it with the tokens of the chunk pairwise."""
+    kda = make("kda", num_heads=2, head_dim=128, conv_kernel=4)
+    assert kda.state_flop_per_token == 7 * 128 * 128
+    assert kda.chunk_flop_per_token == 6 * 128 * 128 + 8 * kda.chunk_size * 128
+    # without a gate of full rank the gate goes through head_dim channels: two products in place of one
+    names = [one.name for one in kda.projections(512)]
+    assert names == ["kda_in", "kda_decay_down", "kda_decay_up", "kda_gate_down", "kda_gate_up", "kda_out"]
+    full = [
+        one.name for one in make("kda", num_heads=2, head_dim=128, conv_kernel=4, full_rank_gate=True).projections(512)
+    ]
+    assert full == ["kda_in", "kda_decay_down", "kda_decay_up", "kda_gate", "kda_out"]
+    # three convolutions of 4 over 256 channels, a decay a head, a bias a channel, a norm of head_dim
+    assert kda.extra_params() == 3 * 256 * 4 + 2 + 256 + 128

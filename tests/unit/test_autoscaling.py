@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rackline as rl
 from rackline.api.answer import Watch
+from rackline.api.planned import Following
 from rackline.api.resolve import named
 from rackline.api.server import server_of
 from rackline.api.simulate_options import SimulateQuestion
@@ -333,3 +336,30 @@ def test_each_pool_begins_with_its_own_replicas() -> None:
     asked = ASKED | {"prefill_layout": "tp=2", "replicas": 3, "prefill_replicas": 1, "rate": "4"}
     found = rl.simulate("llama-3.1-8b", **asked, load="burst", load_time="5min", autoscale=["fixed"])
     assert found.to_dict()["policies"][0]["chip_hours"] == pytest.approx((1 * 2 + 3 * 1) * 5 / 60)
+
+
+def test_layouts_that_follow_a_load_are_ordered_by_what_they_keep_and_cost() -> None:
+    def outcome(policy: str, chip_hours: float, *, holds: bool) -> Any:
+        return SimpleNamespace(outcome=SimpleNamespace(policy=policy, chip_hours=chip_hours, holds=holds))
+
+    def runs(perfect: float, *ran: Any) -> Any:
+        return SimpleNamespace(ran=ran, perfect_chip_hours=perfect, reason="")
+
+    found = Following(
+        runs={
+            "tp=1": runs(3.0, outcome("hpa", 5.0, holds=False), outcome("fixed", 9.0, holds=True)),
+            "tp=2": runs(2.0, outcome("oracle", 6.0, holds=True), outcome("keda", 7.0, holds=True)),
+        },
+        reasons={},
+    )
+    assert [(one.layout, one.outcome.policy) for one in found.tried] == [
+        ("tp=2", "oracle"),
+        ("tp=2", "keda"),
+        ("tp=1", "fixed"),
+        ("tp=1", "hpa"),
+    ]
+    assert found.best is not None
+    assert found.best.outcome.policy == "keda"  # the oracle knows the load beforehand
+    assert found.perfect_chip_hours == 2.0
+    none = Following(runs={"tp=1": runs(3.0, outcome("hpa", 5.0, holds=False))}, reasons={})
+    assert none.best is None

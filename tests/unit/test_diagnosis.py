@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rackline as rl
 from planted import planted, server
+from rackline.api.diagnose import _head
 from rackline.cli.main import run as command
 from rackline.errors import InputError
-from rackline.validation.causes import beside_of, causes, changed, happens, seen_of
+from rackline.validation.causes import _LOADS, beside_of, causes, changed, happens, seen_of
 from rackline.validation.diagnosis import explained
 from rackline.validation.observed_report import causes_figure
 
@@ -110,3 +113,51 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     none.write_text('{"id": "a", "kind": "serve", "model": "llama-3.1-8b", "chip": "h100-sxm"}\n', encoding="utf-8")
     with pytest.raises(InputError, match="observe --save"):
         rl.diagnose(str(none))
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "nothing", "expected"),
+    [
+        ((), 1.0, ("nothing is wrong: 100%", "green")),
+        ((), 0.3, ("most likely nothing is wrong: 30.0%", "green")),
+        ((0.1,), 0.8, ("nothing is wrong: 80.0%", "green")),
+        ((0.2,), 0.79, ("most likely nothing is wrong: 79.0%", "green")),
+        ((0.6,), 0.55, ("a: 60.0%", "red")),
+        ((0.6, 0.4), 0.0, ("a: 60.0%", "red")),
+        ((0.9, 0.5), 0.0, ("a; and b", "red")),
+        ((0.9, 0.49), 0.0, ("a: 90.0%", "red")),
+        ((0.5,), 0.49, ("a: 50.0%", "red")),
+        ((0.49, 0.3), 0.2, ("no clear cause; the likeliest, 49.0%: a", "yellow")),
+    ],
+)
+def test_the_first_line_of_a_diagnosis(
+    probabilities: tuple[float, ...], nothing: float, expected: tuple[str, str]
+) -> None:
+    suspects = [
+        SimpleNamespace(cause=SimpleNamespace(title=title), probability=one)
+        for title, one in zip("abc", probabilities, strict=False)
+    ]
+    found: Any = SimpleNamespace(suspects=suspects, nothing=nothing)
+    words, colour = _head(found)
+    assert (words.replace(" %", "%"), colour) == expected
+
+
+def test_loads_that_tell_causes_apart() -> None:
+    """Users, prompt, answer, requests, from a run of 16 users with 1,000 tokens in and 200 out; and of one user."""
+    assert [load(1000, 200, 16) for _, load in _LOADS] == [
+        (1, 1000, 200, 8),
+        (1, 1000, 2, 16),
+        (1, 32, 200, 4),
+        (8, 1000, 200, 16),
+        (32, 1000, 200, 64),
+        (16, 32, 200, 32),
+    ]
+    assert [load(1000, 50, 1) for _, load in _LOADS] == [
+        (1, 1000, 50, 8),
+        (1, 1000, 2, 16),
+        (1, 32, 128, 4),
+        (1, 1000, 50, 8),
+        (2, 1000, 50, 4),
+        (1, 32, 50, 2),
+    ]
+    assert len({words for words, _ in _LOADS}) == len(_LOADS)

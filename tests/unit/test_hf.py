@@ -462,3 +462,15 @@ def test_nemotron_blocks_may_have_no_attention_or_no_ffn() -> None:
     by_hand = 2 * (3 * 1024 * 1024) + 2 * (3 * 1024 * 1536) + 2 * 1000 * 1024
     assert found.total_params == pytest.approx(by_hand, rel=1e-3)
     assert found.kv_bytes_per_token() == 2 * (2 * 4 * 128) * 2.0
+
+
+@pytest.mark.parametrize(("layers", "step", "fits"), [([1, 3], 2, True), ([0, 2], 2, False), ([0, 1, 2, 3], 1, True)])
+def test_llama4_mixture_layers_are_every_so_manieth(layers: list[int], step: int, fits: bool) -> None:
+    text = {**LLAMA4["text_config"], "num_hidden_layers": 4, "interleave_moe_layer_step": step, "moe_layers": layers}
+    text.pop("layer_types", None)
+    text.pop("no_rope_layers", None)
+    if fits:
+        assert read({**LLAMA4, "text_config": text}).architecture is not None
+    else:
+        with pytest.raises(ConfigError, match=f"moe_layers: .*every layer in {step}, as interleave_moe"):
+            read({**LLAMA4, "text_config": text})

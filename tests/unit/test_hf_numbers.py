@@ -43,3 +43,19 @@ def test_other_values_are_refused_by_key(value: Any) -> None:
 def test_an_absent_number_is_refused() -> None:
     with pytest.raises(ConfigError, match="no such key"):
         HfConfig(values={}, where="config.json").number("ffn_mult")
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "expected"),
+    [
+        ({"layers": [1, 2]}, "layers", "got 'a JSON array'"),
+        ({"layers": {"a": 1}}, "layers", "got 'a JSON object'"),
+        ({"layers": None}, "layers", "got 'null'"),
+        ({"layer": 3}, "layers", "got 'no such key', allowed: a count; nearest: layer"),
+        ({"layers": "x"}, "layers", "got 'x'"),
+    ],
+)
+def test_a_refused_key_shows_what_stood_there(values: dict[str, object], key: str, expected: str) -> None:
+    refused = str(HfConfig(values=values, where="config.json", prefix="text_config.").fail(key, "a count"))
+    assert refused.startswith("config.json: text_config.layers: ")
+    assert expected in refused

@@ -296,3 +296,11 @@ def test_what_does_not_fit_names_the_models() -> None:
         best_updates(asked, RACK)
     assert "llama-3.1-70b and its critic and the reward model" in str(error.value)
     assert "GRPO, which has no critic" in str(error.value)
+
+
+def test_layouts_that_leave_chips_over_are_refused_by_the_name_of_the_option() -> None:
+    asked = [Layout(tp=16), Layout(tp=5)]
+    with pytest.raises(InputError) as given:
+        engines_of(job(), RACK, asked)
+    chips = RACK.num_chips
+    assert str(given.value).startswith(f"gen_layout: got 'tp=16, tp=5', allowed: a layout that fills {chips} chips")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,7 @@ from rackline.pricing import (
     request_cost_usd,
 )
 from rackline.pricing.cache import RECOMPUTE
+from rackline.pricing.offered import SoldTier, coinciding_contexts, coinciding_modes
 from rackline.serving import blackboard
 
 RENT = Rent(usd_per_chip_hour=2.0, power_w_per_chip=1730.0, pue=1.2)
@@ -164,3 +167,29 @@ def test_bad_terms(make: object, message: str) -> None:
 def test_bad_context_tiers(costs: TokenCosts, steps: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match="rising lengths"):
         offer_prices(OneDeployment(costs=costs), RENT, steps=steps)
+
+
+def test_modes_that_cost_the_same_are_said_once_each() -> None:
+    def sold(mode: str, usd: float, *, until: float = 8000.0, reason: str = "", name: str = "") -> Any:
+        return SoldTier(
+            name=name or mode, mode=mode, from_len=0.0, until_len=until, output_len=100.0, input_usd=usd,
+            output_usd=4.0 * usd, reason=reason,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    free = Terms(tpot_s=None, utilisation=1.0)
+    tiers = [sold("batch", 1.0), sold("flex", 1.0), sold("standard", 1.004), sold("fast", 1.004, name="fast 1.5x")]
+    assert list(coinciding_modes(tiers, free)) == [
+        "prompts to 8,000: flex costs what batch does: there is no limit to the time per output token",
+        "prompts to 8,000: standard costs what flex does: at a utilisation of 100 % no hours are left over",
+        "prompts to 8,000: fast 1.5x costs what standard does: the way that serves it costs no more per token",
+    ]
+    # half a percent is as written with three digits; a percent is not
+    assert list(coinciding_modes([sold("flex", 1.0), sold("standard", 1.01)], free)) == []
+    # a mode that cannot be sold has no price, and tiers of other lengths are no neighbours
+    assert list(coinciding_modes([sold("batch", 1.0), sold("flex", 1.0, reason="nothing fits")], free)) == []
+    assert list(coinciding_modes([sold("batch", 1.0), sold("flex", 1.0, until=9000.0)], free)) == []
+    longer = [sold("standard", 1.0), sold("standard", 1.0, until=32000.0, name="standard above 8,000")]
+    assert list(coinciding_contexts(longer)) == [
+        "standard: prompts to 32,000 cost what those to 8,000 do: a step takes no longer and as many sequences fit"
+    ]
+    assert list(coinciding_contexts([longer[0], sold("standard", 1.02, until=32000.0)])) == []

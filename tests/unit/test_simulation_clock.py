@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from helpers import deploy
-from rackline.serving.stack import stack
+from rackline.serving.stack import IDEAL, stack
 from rackline.serving.workload import PLAIN, Speculation
-from rackline.simulation.clock import TableClock
+from rackline.simulation.clock import Line, PlainClock, TableClock
+from rackline.simulation.server import pool_of
 
 
 @pytest.mark.parametrize("context", [100.0, 600.0, 1023.0, 1024.0, 1025.0, 9000.0])
@@ -59,3 +62,25 @@ def test_a_step_from_its_sums_is_the_step_from_every_context(name: str, stack_na
                 ]
                 assert lines == pytest.approx(expected.tolist(), rel=1e-9)
     assert clock.line(200, 200.0 * clock.verified) is not None or clock.engine.host_s(200, 200, prompts=False)
+
+
+def test_a_plain_clock_takes_no_time_until_it_is_told() -> None:
+    clock = PlainClock()
+    assert clock.line(3, 3.0) == Line(0.0, 0.0, 0.0)
+    assert clock.straight(3, 100.0, 50.0, 3.0) == 0.0
+    assert (clock.verified, clock.tokens_per_step, clock.straight_from, clock.bends(3, 3.0)) == (1, 1.0, 0.0, ())
+    told = PlainClock(base_s=1.0, per_sequence_s=0.5, per_kv_s=0.01)
+    assert told.line(4, 4.0) == Line(3.0, 0.01, 0.0)
+    assert told.straight(4, 100.0, 50.0, 4.0) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("budget", "most", "verified", "expected"),
+    [(100, 1000, 4, 25), (99, 1000, 4, 24), (3, 1000, 4, 1), (100, 10, 4, 10), (100, 1000, 1, 100)],
+)
+def test_a_pass_has_room_for_the_verified_tokens_of_each_sequence(
+    budget: int, most: int, verified: int, expected: int
+) -> None:
+    limits = replace(IDEAL, max_batched_tokens=budget, max_num_seqs=most)
+    drafts = Speculation(draft_tokens=verified - 1, tokens_per_step=1.5) if verified > 1 else PLAIN
+    assert pool_of(deploy("llama-3.1-8b", "tp=1"), limits, speculation=drafts).spec.max_num_seqs == expected
