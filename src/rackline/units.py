@@ -467,6 +467,26 @@ def format_bytes(amount: float) -> str:
     return format_steps(amount, BYTE_STEPS)
 
 
+def plural(number: float, noun: str, nouns: str = "") -> str:
+    """A noun for so many of them.
+
+    Example:
+        >>> plural(1, "chip"), plural(8, "chip"), plural(2, "copy", "copies")
+        ('chip', 'chips', 'copies')
+    """
+    return noun if number == 1 else nouns or f"{noun}s"
+
+
+def several(number: float, noun: str, nouns: str = "") -> str:
+    """A number of things.
+
+    Example:
+        >>> several(1, "chip"), several(1024, "chip")
+        ('1 chip', '1,024 chips')
+    """
+    return f"{number:,} {plural(number, noun, nouns)}"
+
+
 def format_count(count: float) -> str:
     """Write a count; k = 1000, then M, B (1e9) and T (1e12).
 

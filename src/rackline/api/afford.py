@@ -18,7 +18,7 @@ from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.late import late
 from rackline.pricing.terms import Quality
-from rackline.units import format_count, format_seconds, format_usd
+from rackline.units import format_count, format_seconds, format_usd, several
 
 with late:
     from rackline.pricing import bought, terms
@@ -163,7 +163,9 @@ def _head(found: Afforded) -> tuple[str, list[str]]:
         f"{format_seconds(offer.tpot_s or 0.0)} a token, {format_seconds(offer.ttft_s or 0.0)} to the first"
     ]
     if best.spare_copies:
-        lines.append(f"{best.copies:,} copies serve, {best.spare_copies:,} stand by for hosts that fail")
+        lines.append(
+            f"{several(best.copies, 'copy', 'copies')} to serve, {best.spare_copies:,} to stand by for hosts that fail"
+        )
     if best.bound_months:
         of = "bought for about" if best.terms.startswith("owned") else "bound to"
         lines.append(f"{of} {format_usd(best.bound_usd)} over {best.bound_months} months")

@@ -14,6 +14,7 @@ from rackline.api.verbs import Entry
 from rackline.errors import InputError, RacklineError, require
 from rackline.files import parse_json, parse_toml, read_text
 from rackline.late import late
+from rackline.units import several
 
 with late:
     from rackline.report import plan_report
@@ -105,7 +106,7 @@ def _data(answer: Answer[AskQuestion, Answers]) -> AnswersData:
 def _summary(answer: Answer[AskQuestion, Answers]) -> str:
     found = answer.result.answers
     failed = sum(one.answer is None for one in found)
-    return f"{len(found) - failed} of {len(found)} questions answered"
+    return f"{len(found) - failed} of {several(len(found), 'question')} answered"
 
 
 def _rows(answer: Answer[AskQuestion, Answers]) -> Iterable[Any]:

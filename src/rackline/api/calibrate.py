@@ -17,7 +17,7 @@ from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.files import check_outputs, read_text
 from rackline.late import late
-from rackline.units import format_percent
+from rackline.units import format_percent, several
 
 with late:
     from rackline import arch, catalog, hardware, validation
@@ -193,7 +193,8 @@ def _summary(answer: Answered) -> str:
         groups = answer.result.onboarding.groups
         return f"{len(groups)} groups onboarded, {len(answer.result.worse)} figures worse than what was stored"
     fitted = answer.result.fitted
-    return f"{len(fitted.kernels)} groups of kernels and {len(fitted.collectives)} of collectives, {fitted.rows:,} rows"
+    groups = f"{several(len(fitted.kernels), 'group')} of kernels and {len(fitted.collectives)} of collectives"
+    return f"{groups}, {several(fitted.rows, 'row')}"
 
 
 def _rows(answer: Answered) -> Iterable[Any]:

@@ -22,7 +22,7 @@ from rackline.api.validate import Format
 from rackline.api.verbs import Entry
 from rackline.errors import require, unknown_name
 from rackline.late import late
-from rackline.units import format_bytes, format_percent, format_seconds
+from rackline.units import format_bytes, format_percent, format_seconds, several
 
 with late:
     from rackline import validation
@@ -89,7 +89,7 @@ class Audit:
 
 def _verdicts(found: Audit) -> str:
     counts = [f"{count} {_WORDS[name]}" for name, count in found.verdicts.items() if count]
-    return f"{', '.join(counts)} of {len(found.rows)} rows"
+    return f"{', '.join(counts)} of {several(len(found.rows), 'row')}"
 
 
 def _audit_text(answer: Answer[AuditQuestion, Audit], width: int) -> Iterable[Any]:

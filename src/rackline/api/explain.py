@@ -32,7 +32,7 @@ from rackline.errors import require
 from rackline.files import write_text
 from rackline.late import late
 from rackline.plain import plain
-from rackline.units import format_seconds
+from rackline.units import format_seconds, several
 
 with late:
     from rackline import arch, parallel, passes, serving, system as systems
@@ -106,7 +106,7 @@ def _fit_summary(answer: Answer[FitQuestion, Fitting]) -> str:
     best = found.fitting[0]
     return (
         f"{best.total_concurrency:,} requests of {wording.short_count(found.context_len)} tokens at once, "
-        f"{found.model} on {answer.result.num_chips} chips of {found.cluster} with {best.layout.label()}"
+        f"{found.model} on {several(answer.result.num_chips, 'chip')} of {found.cluster} with {best.layout.label()}"
     )
 
 

@@ -30,7 +30,7 @@ from rackline.errors import InputError, require
 from rackline.files import write_text
 from rackline.late import late
 from rackline.plain import plain
-from rackline.units import format_seconds, format_usd
+from rackline.units import format_seconds, format_usd, several
 
 with late:
     from rackline import catalog, search, simulation
@@ -143,8 +143,9 @@ def _summary(answer: Answered) -> str:
     return (
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
         f"{whole.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.system.model.name} on "
-        f"{whole.num_chips} chips of {plan.system.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
-        f"{best.layout.label()}, {best.precision.short()}{choice_report.fleet_summary(found.fleet)}"
+        f"{several(whole.num_chips, 'chip')} of {plan.system.cluster.name}, {best.serving}, "
+        f"batch {best.batch_size:.4g} with {best.layout.label()}, {best.precision.short()}"
+        f"{choice_report.fleet_summary(found.fleet)}"
     )
 
 

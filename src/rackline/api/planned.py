@@ -12,7 +12,7 @@ from rackline.api.question import Option, options
 from rackline.api.traffic import Use
 from rackline.errors import InputError, RacklineError
 from rackline.late import late
-from rackline.units import format_seconds, format_usd
+from rackline.units import format_seconds, format_usd, several
 
 with late:
     from rackline import arch, hardware, search, system as systems
@@ -299,10 +299,10 @@ def manifests_of(starting: Starting, kind: str) -> str:
         if of_dynamo and beside is not None
         else ""
     )
-    replicas = ", ".join(f"{one.replicas} x {one.chips_per_replica} chips ({one.role})" for one in commands)
+    replicas = ", ".join(f"{one.replicas} x {several(one.chips_per_replica, 'chip')} ({one.role})" for one in commands)
     rate = best.requests_per_s if of_dynamo else best.requests_per_s_with_leftover
     about = [
-        f"{plan.system.model.name} on {best.num_chips} chips of {plan.system.cluster.name}: {replicas}",
+        f"{plan.system.model.name} on {several(best.num_chips, 'chip')} of {plan.system.cluster.name}: {replicas}",
         f"expected: {rate:.3g} requests/s of {plan.demand.workload.input_len:.0f} + "
         f"{plan.demand.workload.output_len:.0f} tokens, time to first token {best.ttft_s:.3g} s, "
         f"{best.tpot_s * 1e3:.3g} ms per output token",

@@ -28,7 +28,7 @@ from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.files import read_text
 from rackline.late import late
-from rackline.units import format_seconds, format_usd
+from rackline.units import format_seconds, format_usd, several
 
 with late:
     from rackline import arch, parallel
@@ -150,7 +150,8 @@ def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
     paid = "" if run.usd is None else f", {format_usd(run.usd)}"
     return (
         f"{format_seconds(plan.best.seconds)} a step, {run.steps:,.0f} steps in {run.days:,.1f} days{paid};\n  "
-        f"{job.model.name} on {job.cluster.num_chips:,} chips of {job.cluster.name}, bound by {plan.best.binds}"
+        f"{job.model.name} on {several(job.cluster.num_chips, 'chip')} of {job.cluster.name}, "
+        f"bound by {plan.best.binds}"
     )
 
 

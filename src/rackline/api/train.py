@@ -30,7 +30,7 @@ from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import write_text
 from rackline.late import late
-from rackline.units import format_percent, format_seconds, format_usd
+from rackline.units import format_percent, format_seconds, format_usd, several
 
 with late:
     from rackline import arch
@@ -308,8 +308,8 @@ def _summary(answer: Answered) -> str:
     paid = "" if best.usd is None else f", {format_usd(best.usd)}"
     return (
         f"{format_seconds(best.step_s)} a step, MFU {format_percent(best.mfu)}{whole_run}{paid};\n  "
-        f"{plan.system.model.name} on {plan.system.cluster.num_chips:,} chips of {plan.system.cluster.name} with "
-        f"{best.layout.label()}"
+        f"{plan.system.model.name} on {several(plan.system.cluster.num_chips, 'chip')} of {plan.system.cluster.name} "
+        f"with {best.layout.label()}"
     )
 
 

@@ -20,7 +20,7 @@ from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.files import check_outputs, write_text
 from rackline.late import late
-from rackline.units import format_percent
+from rackline.units import format_percent, several
 
 with late:
     from rackline import validation
@@ -208,7 +208,7 @@ def summary_of(answer: Answered) -> str:
         supported = found.board.num_cases - len(found.board.unsupported)
         return f"median |error|: {medians or 'none'}; {supported:,} of {found.board.num_cases:,} cases predicted"
     if isinstance(found, Imported):
-        return f"{found.lines.count(chr(10))} cases"
+        return several(found.lines.count("\n"), "case")
     return f"{type(found).__name__} of {', '.join(answer.question.files)}"
 
 
@@ -232,7 +232,7 @@ def figure_of(answer: Answered) -> figure.Figure:
 def notes(answer: Answered) -> Iterable[str]:
     found = answer.result
     if isinstance(found, Imported) and found.file is not None:
-        yield f"{found.lines.count(chr(10))} cases written to {found.file}"
+        yield f"{several(found.lines.count(chr(10)), 'case')} written to {found.file}"
     elif isinstance(found, StacksWritten):
         yield from (f"written: {name}" for name in found.files)
         yield from (f"{one.reason}; printed instead" for one in found.not_written)

@@ -13,7 +13,7 @@ from rackline.ledger.training import LAWS, exact_tokens
 from rackline.ledger.work import FRONTIER, HBM_CHIPS, RACK, Computed, Finding, Work, attention_slope, ridge
 from rackline.scaling import dense_equivalent_params, equal_cost_ratio, lifetime_tokens, overtraining_factor
 from rackline.serving import blackboard as bb
-from rackline.units import format_count, format_percent, format_seconds
+from rackline.units import format_count, format_percent, format_seconds, plural
 
 
 def g01(it: Work) -> Finding:
@@ -291,7 +291,7 @@ def q4(it: Work) -> Finding:
     weights = bb.weight_fetch_s(total, 0.5, hbm)
 
     def at(batch: float) -> tuple[Computed, ...]:
-        where = f"at {format_count(round(batch))} sequences"
+        where = f"at {format_count(round(batch))} {plural(round(batch), 'sequence')}"
         cache, compute = bb.kv_fetch_s(batch, context, kv, hbm), bb.compute_s(batch, active, flop)
         bold = bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
         return (

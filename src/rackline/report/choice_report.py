@@ -22,7 +22,7 @@ from rackline.search.served import FewRequests
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import LEAST_CHANCE, Constraints, LimitRisk, Risk
-from rackline.units import format_count, format_seconds, format_usd, format_watts
+from rackline.units import format_count, format_seconds, format_usd, format_watts, several
 
 BASIS: dict[Basis, str] = {
     "closed_loop_estimate": "closed-loop estimates, with every slot always taken",
@@ -497,4 +497,5 @@ def fleet_summary(fleet: Fleet | None) -> str:
     if fleet is None:
         return ""
     rent = "" if fleet.usd_per_hour is None else f", {format_usd(fleet.usd_per_hour)} an hour"
-    return f";\n  {asked_of_fleet(fleet)}: {fleet.copies:,} copies, {fleet.billed_chips:,} chips paid{rent}"
+    copies, chips = several(fleet.copies, "copy", "copies"), several(fleet.billed_chips, "chip")
+    return f";\n  {asked_of_fleet(fleet)}: {copies}, {chips} paid{rent}"

@@ -190,7 +190,25 @@ class Sheet(Generic[R]):
         ways = [(rank, broken, _LEAST_WORDS) for rank in ranks for broken in (False, True)]
         drawn = [self._measured(cells, *way) for way in (*ways, (ranks[-1], True, 0))]
         found = next((one for one in drawn if _wide(one) <= width), None)
-        return self._drawn(cells, self._squeezed(drawn[-1], width) if found is None else found)
+        shown = self._squeezed(drawn[-1], width) if found is None else found
+        return self._drawn(cells, self._widened(cells, shown, width - _wide(shown)))
+
+    def _widened(
+        self, cells: Sequence[Sequence[Text]], shown: Sequence[tuple[int, str, int]], room: int
+    ) -> list[tuple[int, str, int]]:
+        """The same where room that is left goes to the narrowest columns of words, until their texts fit on a line."""
+        widths = {place: least for place, _, least in shown}
+        wanted = {
+            place: max((cell.cell_len for cell in cells[place]), default=0)
+            for place in widths
+            if self.columns[place].unit == "words"
+        }
+        for _ in range(room):
+            short = [place for place, width in wanted.items() if widths[place] < width]
+            if not short:
+                break
+            widths[min(short, key=widths.__getitem__)] += 1
+        return [(place, title, widths[place]) for place, title, _ in shown]
 
     def _squeezed(self, shown: Sequence[tuple[int, str, int]], width: int) -> list[tuple[int, str, int]]:
         """The same where a piece of words, such as an address, is longer than there is room: it breaks."""
@@ -234,6 +252,7 @@ class Sheet(Generic[R]):
                 no_wrap=column.unit != "words",
                 overflow="fold" if column.unit == "words" else "ellipsis",
                 min_width=least,
+                max_width=least if column.unit == "words" else None,
                 style=column.style,
             )
         lines = zip(*cells, strict=True)

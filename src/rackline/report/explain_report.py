@@ -33,7 +33,7 @@ from rackline.report.wording import (
     written,
 )
 from rackline.system import System
-from rackline.units import format_bytes, format_seconds, format_watts
+from rackline.units import format_bytes, format_seconds, format_watts, several
 
 _SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
 _NAMED = 4  # rows whose share of the energy is printed
@@ -288,7 +288,9 @@ def _headline(explanation: Explanation, band: tuple[float, float] | None, band_o
     if explanation.layout_choice != "given":
         lines.append(Text(f"layout not given: {explanation.layout_choice}", style="yellow"))
     prefill = explanation.prefill_tokens
-    sequences = f"{explanation.batch_size:,} sequences decode on a replica, {explanation.sequences_per_rank:g}"
+    sequences = (
+        f"{several(explanation.batch_size, 'sequence')} decoding on a replica, {explanation.sequences_per_rank:g}"
+    )
     said = f"{sequences} on each rank, at {short_count(explanation.context_len)} context"
     needs, has = format_bytes(float(memory.used)), format_bytes(float(memory.usable))
     lines += [

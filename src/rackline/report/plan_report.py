@@ -46,7 +46,7 @@ from rackline.search.misfit import Misfit
 from rackline.search.plan import Tried, WhatIfPoint
 from rackline.serving.workload import Mixture
 from rackline.system import Risk
-from rackline.units import format_bytes, format_seconds, spaced_quantity
+from rackline.units import format_bytes, format_seconds, several, spaced_quantity
 
 LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
 
@@ -218,7 +218,7 @@ def candidate_columns(priced: bool) -> list[Column[Candidate]]:
 
 
 def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
-    caption = f"{len(plan.pareto)} points on the front; ◆ the best, ✗ breaks a limit of this request"
+    caption = f"{several(len(plan.pareto), 'point')} on the front; ◆ the best, ✗ breaks a limit of this request"
     shown = front_with_best(plan, FRONT_ROWS)
     if any(candidate.caveat for candidate, _ in shown):
         caption += "; ~ uncertain: near saturation, or many attention-dp ranks"
@@ -355,7 +355,7 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
             Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
         ],
         rows,
-        title=f"{sum(one[3] for one in rows)} of {len(rows)} questions answered",
+        title=f"{sum(one[3] for one in rows)} of {several(len(rows), 'question')} answered",
     )
 
 

@@ -14,6 +14,7 @@ from rackline.errors import require
 from rackline.passes.features import Array
 from rackline.simulation.calls import HASH_TOKENS, Before, Calls
 from rackline.simulation.requests import Requests
+from rackline.units import plural
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
 LOGNORMAL_SIGMA = 1.0  # spread of ln(length) in public traces is about 1 (Azure 2023)
@@ -270,7 +271,7 @@ class Sessions:
     def name(self) -> str:
         """Short description."""
         if self.tool_calls:
-            return f"agents of {self.turns:g} turns with {self.tool_calls:g} tool calls"
+            return f"agents of {self.turns:g} turns with {self.tool_calls:g} tool {plural(self.tool_calls, 'call')}"
         return f"conversations of {self.turns:g} turns"
 
 

@@ -31,6 +31,7 @@ from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
 from rackline.report.wording import composed
 from rackline.sweeps.file import Sense
+from rackline.units import plural, several
 
 with late:
     from rackline.sweeps import read, sensitivity
@@ -136,7 +137,7 @@ def rows_table(
     names = [name for name in rows[0] if name in columns] if rows else list[str]()
     same = [name for name in names if len(rows) > 1 and all(row[name] == rows[0][name] for row in rows)]
     said = [f"{name} {value_text(rows[0][name])}" for name in same]
-    more = [f"{len(rows) - most:,} more rows"] if len(rows) > most else []
+    more = [f"{len(rows) - most:,} more {plural(len(rows) - most, 'row')}"] if len(rows) > most else []
     caption = "; ".join([*more, *([f"all: {', '.join(said)}"] if said else [])])
     shown = [_column(name, rows[:most]) for name in names if name not in same]
     return Sheet("rows", shown, rows[:most], title, caption)
@@ -183,7 +184,7 @@ def _head(found: Shown) -> RenderableType:
         (f"{found.title}\n", "bold") if found.title else None,
         f"{found.rows:,} points, {found.feasible_rows:,} of them feasible",
         (missing, "yellow"),
-        *((f"\n{one.rows:,} points: {one.reason}", "dim") for one in found.reasons[:_MOST_REASONS]),
+        *((f"\n{several(one.rows, 'point')}: {one.reason}", "dim") for one in found.reasons[:_MOST_REASONS]),
         (f"\n{more:,} more reasons", "dim") if more > 0 else None,
     )
 

@@ -20,7 +20,7 @@ from rackline.late import late, load_optional
 from rackline.report.column import facts
 from rackline.report.wording import written
 from rackline.sweeps.shown import value_text
-from rackline.units import format_bytes, format_seconds, format_usd
+from rackline.units import format_bytes, format_seconds, format_usd, several
 
 with late:
     from rackline.sweeps import optimum, read, run, workers as sweeps_workers
@@ -334,7 +334,7 @@ def _ran(found: run.Ran) -> RenderableType:
     if found.new_shards:
         lines.append(
             f"{found.new_rows:,} points in {format_seconds(found.run_s)} ({written(rate)} a second), "
-            f"{format_bytes(float(found.bytes))} in {found.new_shards:,} shard{'s' if found.new_shards > 1 else ''}"
+            f"{format_bytes(float(found.bytes))} in {several(found.new_shards, 'shard')}"
         )
         if found.failed:
             lines.append(f"; {found.failed:,} without a result or with one that does not fit, each with its reason")

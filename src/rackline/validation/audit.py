@@ -27,6 +27,7 @@ from rackline.parallel import Deployment
 from rackline.passes import Batch
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
 from rackline.report.figure import Figure
+from rackline.units import several
 from rackline.validation.cases import Case, Predicted
 from rackline.validation.predict import Predictor
 from rackline.validation.reported import Reported
@@ -454,7 +455,7 @@ def audit_figure(rows: Sequence[Audited]) -> Figure:
     return Figure(
         title=_TITLE,
         subtitle="one point a row and quantity; 1 is as predicted",
-        description=f"Measured over predicted of {len(rows)} rows: {words}.",
+        description=f"Measured over predicted of {several(len(rows), 'row')}: {words}.",
         spec={"data": {"values": points}, "layer": [hovered({"type": "point", "filled": True}, encoding, shown)]},
         width=520,
         height=110 * len({point["quantity"] for point in points}),

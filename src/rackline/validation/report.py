@@ -15,7 +15,7 @@ from rackline.report.axes import Kind, Layer, Measure, colour, hovered, log_axis
 from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
 from rackline.report.wording import RESOURCE_NAMES, composed
-from rackline.units import format_count, format_seconds
+from rackline.units import format_count, format_seconds, several
 from rackline.validation.cases import Case
 from rackline.validation.page import speculation_sheet
 from rackline.validation.predict import Predictor
@@ -43,7 +43,7 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
     """
     calibration = "each case's own stack" if board.calibration == "auto" else board.calibration
     head = composed(
-        (f"{board.num_supported:,} of {board.num_cases:,} cases predicted", "bold"),
+        (f"{board.num_supported:,} of {several(board.num_cases, 'case')} predicted", "bold"),
         (f", calibration: {calibration}", "dim"),
         None if elapsed_s is None else (f", {format_seconds(elapsed_s)}", "dim"),
     )
@@ -170,7 +170,7 @@ def _unsupported(board: Scoreboard) -> Sheet[Any]:
         Column("why", "why", "words", lambda row: row[0][1]),
         Column("first", "first", "words", lambda row: row[1][0].where, style="dim"),
     ]
-    title = f"{len(board.unsupported):,} cases without prediction"
+    title = f"{several(len(board.unsupported), 'case')} without prediction"
     return Sheet("unsupported", columns, list(board.reasons().items()), title)
 
 
