@@ -31,6 +31,7 @@ import pytest
 from helpers import run_command
 from rackline.api import answer as answers
 from rackline.api.answer import Answer
+from rackline.api.verbs import entries
 from rackline.cli import command
 from rackline.errors import RacklineError
 from rackline.plain import plain
@@ -52,8 +53,8 @@ VOLATILE = {"schema_version", "elapsed_s", "rackline_version"}
 
 _ASKED = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
 QUESTIONS: dict[str, str] = _ASKED["questions"]
-REFUSALS = "refusals"
-NAMES = [*QUESTIONS, REFUSALS]
+REFUSALS, HELP = "refusals", "help"
+NAMES = [*QUESTIONS, REFUSALS, HELP]
 
 
 def rounded(value: Any) -> Any:
@@ -212,15 +213,25 @@ def refusals() -> dict[str, Any]:
     return {words: [one.status, *lines_of(one.err, folder)] for words, one in ran.items()}
 
 
+def helped() -> dict[str, Any]:
+    """The whole help of each command."""
+    with tempfile.TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", WIDTH)
+        commands = ["", *entries(), "web", "lab", "measure", "new"]
+        ran = {name: run_command([*name.split(), "--help-all" if name in entries() else "--help"], Path(temporary))
+               for name in commands}  # fmt: skip
+    return {name: [one.status, *lines_of(one.out + one.err, Path(temporary))] for name, one in ran.items()}
+
+
 def lines_of(text: str, folder: Path) -> list[str]:
     """Lines of a screen, without the folder and without spaces at their ends."""
     return [line.rstrip() for line in text.replace(f"{folder}/", "").splitlines()]
 
 
 def kept(name: str) -> dict[str, Any]:
-    """What is stored of a command, or of all that are refused."""
-    if name == REFUSALS:
-        return refusals()
+    """What is stored of a command, of all that are refused, or of the help."""
+    if name in (REFUSALS, HELP):
+        return refusals() if name == REFUSALS else helped()
     said = json.loads(json.dumps(asked(name), default=str))
     lines = {key: said.pop(key) for key in ("screen", "messages") if key in said}
     return {"command": said.pop("command"), "status": said.pop("status"), **lines, **once(rounded(said), "", {})}

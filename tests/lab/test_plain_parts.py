@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rackline.lab import rates
 from rackline.lab.engine import Limits, Scheduler, ServedTimes, Work
-from rackline.lab.fitted import LOADS, fitted_works, held_out_works, served
+from rackline.lab.fitted import LOADS, Compared, fitted_works, held_out_works, served
+from rackline.lab.rates import Repeated
 from rackline.serving.stack import IDEAL
 from rackline.simulation import Requests
 
@@ -307,3 +309,53 @@ def test_a_worker_answers_line_by_line(monkeypatch: pytest.MonkeyPatch, tmp_path
         {"error": "ZeroDivisionError: division by zero"},
     ]
     assert "loud" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "first", "last"),
+    [
+        (1, 1, 1),
+        (5, 1, 5),  # P(Binomial(5, 1/2) < 1) = 1/32, more than 2.5 %: all of them
+        (6, 1, 6),  # 1/64
+        (8, 1, 8),  # < 2: 9/256
+        (9, 2, 8),  # < 2: 10/512, < 3: 46/512
+        (12, 3, 10),  # < 3: 79/4096, < 4: 299/4096
+        (71, 27, 45),  # of many by the normal distribution: (71 - 1.96 √71) / 2 = 27.2
+    ],
+)
+def test_the_interval_of_a_median(number: int, first: int, last: int) -> None:
+    seconds = tuple(float(one) for one in np.random.default_rng(number).permutation(np.arange(1, number + 1)))
+    repeated = Repeated(seconds=seconds)
+    assert repeated.interval == (float(first), float(last))
+    assert repeated.uncertainty == pytest.approx(0.5 * (last - first) / repeated.median_s)
+
+
+def test_a_processor_is_described_by_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"model name": "Example 9000", "vendor_id": "Example", "cpu MHz": "2450.5"}
+    monkeypatch.setattr(rates, "_cpu_info", lambda: said)
+    monkeypatch.setattr(rates, "_caches", lambda: [32768.0, 2.0**20, 2.0**25])
+    monkeypatch.setattr(rates, "available_cores", lambda: 3)
+    found = rates.processor()
+    assert (found.name, found.vendor, found.kind, found.cores) == ("Example 9000", "Example", "cpu", 3)
+    assert (found.clock_hz, found.cache_bytes, found.count) == (2450.5e6, 2.0**25, 1)
+    monkeypatch.setattr(rates, "_cpu_info", dict)
+    assert rates.processor().clock_hz is None
+    assert rates.processor().vendor == "-"
+
+
+def test_the_error_of_a_prediction_is_relative_to_the_measurement() -> None:
+    assert Compared(kind="decode", predicted_s=1.5, measured_s=1.0).error == 0.5
+    assert Compared(kind="decode", predicted_s=0.5, measured_s=1.0).error == -0.5
+    assert (Compared(kind="decode", predicted_s=1.0, measured_s=1.0).load, 0.0) == (0.0, 0.0)
+
+
+def test_the_avalanche_of_ciphers_that_change_known_bits() -> None:
+    pytest.importorskip("jax", reason="JAX has no wheel on this platform")
+    from rackline.lab.cipher import avalanche
+
+    words = np.arange(64, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    assert avalanche(lambda one: one, words, 4).tolist() == np.eye(4).tolist()
+    assert avalanche(lambda one: ~one, words, 4).tolist() == np.eye(4).tolist()
+    shifted = np.eye(4, k=1)  # bit i moves to i + 1
+    assert avalanche(lambda one: one << np.uint64(1), words, 4).tolist() == shifted.tolist()
+    assert avalanche(lambda one: one * np.uint64(0), words, 4).tolist() == np.zeros((4, 4)).tolist()

@@ -27,7 +27,7 @@ from rackline.pricing.offered import Demand
 from rackline.report.choice_report import asked_of_fleet
 from rackline.report.column import SECTION, Column, Sheet, spaced, stacked
 from rackline.report.wording import Prose, composed, percent, short_count, written
-from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts
+from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts, plural
 
 R = TypeVar("R")
 _PAST = "past that"
@@ -224,7 +224,7 @@ def tiers_report(
 ) -> Group:
     """Everything that `rackline tiers` prints."""
     prompt = f"a prompt of {short_count(prompt_len)} tokens is {format_bytes(entry_bytes)} of KV"
-    each = f"({format_bytes(entry_bytes / prompt_len)} a token), brought back {reuses:g} times"
+    each = f"({format_bytes(entry_bytes / prompt_len)} a token), brought back {reuses:g} {plural(reuses, 'time')}"
     return spaced(
         [
             composed((title, "bold green"), (f"\n{prompt} {each}", "green")),

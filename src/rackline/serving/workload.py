@@ -21,7 +21,7 @@ from rackline.errors import InputError, nearest_names, require
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.alignment import Alignment
 from rackline.serving.prompt_queue import PromptSizes
-from rackline.units import parse_whole
+from rackline.units import parse_whole, several
 
 _CLASSES = 5  # of prompts in an estimate
 
@@ -191,7 +191,13 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):
-            require(value >= least, what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least))
+            require(
+                value >= least,
+                what=name,
+                given=value,
+                allowed=f"at least {several(least, 'token')}",
+                nearest=str(least),
+            )
         require(
             0.0 <= self.cache_hit < 1.0, what="cache_hit", given=self.cache_hit, allowed="0 to below 1", nearest="0"
         )
