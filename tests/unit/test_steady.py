@@ -158,7 +158,7 @@ def test_a_pipeline_waits_for_its_fullest_stage() -> None:
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        ({"input_len": 0, "output_len": 10}, "input_len: got 0, allowed: at least 1 tokens; nearest: 1"),
+        ({"input_len": 0, "output_len": 10}, "input_len: got 0, allowed: at least 1 token; nearest: 1"),
         ({"input_len": 10, "output_len": 1}, "output_len: got 1, allowed: at least 2 tokens; nearest: 2"),
         ({"input_len": float("nan"), "output_len": 9}, "input_len: got nan"),
         ({"input_len": 10, "output_len": -5}, "output_len: got -5"),
