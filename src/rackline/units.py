@@ -468,7 +468,7 @@ def format_bytes(amount: float) -> str:
 
 
 def plural(number: float, noun: str, nouns: str = "") -> str:
-    """A noun for so many of them.
+    """The singular or the plural of a noun, by the number before it.
 
     Example:
         >>> plural(1, "chip"), plural(8, "chip"), plural(2, "copy", "copies")
