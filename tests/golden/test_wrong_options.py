@@ -1,6 +1,7 @@
 """What is said of wrong values of options: each option of each question is given a word, a negative number and zero.
 
-`options.json` has the messages, and "accepted" where the value means something. After a change that is meant to move
+`options.json` has what is declared of each option (kind, unit, bounds, choices, how it is given), the messages, and
+"accepted" where the value means something. After a change that is meant to move
 messages:
 
     PYTHONPATH=tests uv run python tests/golden/test_wrong_options.py write
@@ -56,7 +57,13 @@ LONGEST = 400  # characters of a message
 
 def said(name: str) -> dict[str, Any]:
     """What is said of each wrong value of each option of a question."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {
+        "declared": {
+            field: [option.kind, option.unit, option.minimum, option.maximum, option.zero, list(option.choices),
+                    option.several, option.repeated, option.positional, option.hidden, option.output, option.group]
+            for field, option in options(find_verb(name).question).items()
+        }
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve() / "asked"
         shutil.copytree(ASKED, folder)
@@ -84,7 +91,12 @@ def test_each_wrong_value_of_an_option_is_told_as_stored(name: str) -> None:
 
 def test_a_message_is_one_line_of_a_length_that_is_read() -> None:
     stored: dict[str, dict[str, Any]] = json.loads(STORED.read_text(encoding="utf-8"))
-    told = {f"{name} {wrong}": one for name, each in stored.items() for wrong, one in each.items() if one != "accepted"}
+    told = {
+        f"{name} {wrong}": one
+        for name, each in stored.items()
+        for wrong, one in each.items()
+        if wrong != "declared" and one != "accepted"
+    }
     assert {key: one for key, one in told.items() if len(one) != 2} == {}
     assert {key: one for key, one in told.items() if len(one[1]) > LONGEST} == {}
 
@@ -96,7 +108,14 @@ def main() -> int:
         return 2
     parts: list[str] = []
     for name in ASKED_SO:
-        rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in said(name).items())
+        found = said(name)
+        declared = ",\n".join(f"   {json.dumps(key)}: {json.dumps(one)}" for key, one in found.pop("declared").items())
+        rows = ",\n".join(
+            [
+                f'  "declared": {{\n{declared}\n  }}',
+                *(f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in found.items()),
+            ]
+        )
         parts.append(f" {json.dumps(name)}: {{\n{rows}\n }}")
         print(name, flush=True)
     STORED.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")

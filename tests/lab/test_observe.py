@@ -12,13 +12,15 @@ import threading
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rackline as rl
 from hostile_server import BEHAVIOURS, EXPECTED, Server, hostile_server
-from rackline.api.answer import Watch
+from rackline.api.answer import Watch, find_verb
 from rackline.api.observe import ObserveQuestion, _deployment
 from rackline.cli.main import run
 from rackline.errors import InputError
@@ -394,3 +396,13 @@ def _tiers() -> Requests:
     return Requests(
         arrival_s=np.zeros(2), input_len=np.full(2, WELL), output_len=np.ones(2, int), priority=np.array([0, 7])
     )
+
+
+@pytest.mark.parametrize(
+    ("unwritten", "finished", "status"), [(True, 3, 2), (True, 0, 2), (False, 3, 0), (False, 0, 1)]
+)
+def test_the_status_of_an_observed_run(unwritten: bool, finished: int, status: int) -> None:
+    """2 where the file could not be written, 1 where no request finished."""
+    run = SimpleNamespace(counts={"finished": finished})
+    answer: Any = SimpleNamespace(result=SimpleNamespace(unwritten=unwritten, run=run))
+    assert find_verb("observe").status(answer) == status

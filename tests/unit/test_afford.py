@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import rackline as rl
+from rackline.api import afford
+from rackline.api.answer import Watch, find_verb
 from rackline.cli.main import run
 from rackline.errors import InputError
 
@@ -195,3 +199,21 @@ def test_a_plan_says_its_month_and_that_on_demand(capsys: pytest.CaptureFixture[
     assert "$10.4 an hour, $7,592 a month; $17,228 on demand" in shown
     assert run([*line, "--serving=aggregated", "--tpot=40ms", "--price=3"]) == 0
     assert "on demand" not in " ".join(capsys.readouterr().out.split())
+
+
+def test_progress_names_each_pair_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    class Told(Watch):
+        def counting(self, first: str, then: str) -> Any:
+            assert (first, then) == ("planning the first", "planned")
+            return nullcontext(lambda *what: told.append(what))
+
+    offers = {"a": 2.0, "b": 1.0}
+    named = lambda question, model, on, wanted: (SimpleNamespace(name=f"{model}@{on}", rank=offers[model]), "use")  # noqa: E731
+    monkeypatch.setattr(afford, "_offer", named)
+    question = afford.AffordQuestion(models=("a", "b"), on=("one",), budget=10.0)
+    found = find_verb("afford").solve(question, Told())
+    assert told == [("a@one", 1, 2), ("b@one", 2, 2)]
+    assert [one.name for one in found.offers] == ["b@one", "a@one"]  # the best first
+    assert found.use == "use"

@@ -230,3 +230,22 @@ def test_screen_json_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[st
     command(["audit", str(table), "--json"])
     data = json.loads(capsys.readouterr().out)
     assert data["rows"][1]["verdict"] == "impossible"
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"),
+    [("s", 1.0), ("sec", 1.0), ("seconds", 1.0), ("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("min", 60.0)],
+)
+def test_units_of_times_in_headings_and_options(unit: str, seconds: float) -> None:
+    assert guessed(f"Mean TTFT ({unit})").unit == seconds
+    (mapped,) = mappings([f"Latency=ttft_s:{unit}"]).values()
+    assert (mapped.quantity, mapped.unit, mapped.given) == ("ttft_s", seconds, True)
+
+
+def test_a_time_without_a_unit_is_in_seconds_and_a_factor_is_a_number_above_zero() -> None:
+    assert guessed("Mean TTFT").unit == 1.0
+    assert mappings(["Latency=ttft_s"])["Latency"].unit == 1.0
+    assert mappings(["Latency=ttft_s:0.5"])["Latency"].unit == 0.5
+    for factor in ("0", "-1", "1e12", "nan", "fortnights"):
+        with pytest.raises(InputError, match="unit of --map: got"):
+            mappings([f"Latency=ttft_s:{factor}"])

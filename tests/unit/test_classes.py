@@ -19,7 +19,7 @@ from rackline.errors import InputError
 from rackline.simulation import POLICIES, Lengths, PlainClock, Pool, RankSpec, Requests, simulate
 from rackline.simulation.autoscalers import AUTOSCALERS, Setting
 from rackline.simulation.classes import ClassTraffic, over_time, steady
-from rackline.simulation.entrance import STAGES, AdmissionRule, Entrance, stages_of
+from rackline.simulation.entrance import ADMISSIONS, STAGES, AdmissionRule, Entrance, stages_of
 from rackline.simulation.fleet import run_fleet
 from rackline.simulation.fleet_pool import Scaled
 from rackline.simulation.load import Load
@@ -320,3 +320,16 @@ def test_a_new_replica_has_no_number_of_one_that_is_still_there() -> None:
     del gone
     gc.collect()
     assert {router.choose(request, standing) for request in range(40)} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"), [(ADMISSIONS.find("queue"), "queued"), (ADMISSIONS.find("concurrency"), "loads")]
+)
+@pytest.mark.parametrize(("counts", "expected"), [((1, 2), True), ((2, 2), False), ((0, 5), False), ((0, 0), True)])
+def test_a_limit_counts_all_replicas_together(rule: Any, field: str, counts: tuple[int, int], expected: bool) -> None:
+    """Two a replica, of two replicas: one more comes in while there are fewer than four."""
+    standing: Any = SimpleNamespace(replicas=[None, None], queued=(9, 9), loads=(9, 9))
+    setattr(standing, field, counts)
+    admission = rule(2.0, np.random.default_rng(0))
+    assert admission.admits(standing, urgent=False) is expected
+    assert admission.admits(standing, urgent=True) is expected

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +14,13 @@ from hypothesis import given, settings, strategies as st
 import rackline as rl
 from helpers import planned, system
 from rackline.hardware import billed_chips, cluster, taken_chips
-from rackline.parallel import LayoutGrid, Precision
+from rackline.parallel import Layout, LayoutGrid, Precision
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.plain import plain
 from rackline.search import PrefillPool, SearchSpace
 from rackline.search.pool_pairs import Budget, pair
 from rackline.search.pool_points import PoolPoints
+from rackline.search.pools import Side
 from rackline.serving import Workload
 from rackline.serving.closed_loop import prompt_time_s
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, kv_transfer, prefill_rate
@@ -384,3 +387,13 @@ def test_precisions_of_both_pools_are_the_same(rack_plan) -> None:
     found = rack_plan.pools.estimate
     assert isinstance(found.prefill.precision, Precision)
     assert found.prefill.precision.label == found.decode.precision.label
+
+
+@pytest.mark.parametrize(
+    ("attention_dp", "cp", "ranks"), [(8, 4, 2), (8, 8, 1), (6, 4, 1), (7, 2, 1), (1, 4, 1), (8, 1, 8)]
+)
+def test_ranks_that_share_contexts_form_groups(attention_dp: int, cp: int, ranks: int) -> None:
+    grid = SimpleNamespace(layout=lambda row: Layout(attention_dp=attention_dp))
+    pool: Any = SimpleNamespace(space=SimpleNamespace(grid=grid))
+    found = Side.layout(pool, 0, cp, 3)
+    assert (found.attention_dp, found.cp, found.dp) == (ranks, cp, 3)

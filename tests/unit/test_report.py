@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,6 +18,7 @@ from rackline.passes.fallback import best_stack
 from rackline.report import terminal, wording
 from rackline.report.explain_report import pass_sheet, resources_line
 from rackline.report.exports import chrome_trace
+from rackline.report.model_report import _checked
 from rackline.report.plan_report import front_with_best, plan_report
 from rackline.report.terminal import LogAxis, Series, log_plot
 from rackline.search import Plan
@@ -249,3 +252,21 @@ def test_rows_add_up_on_screen(small_pass: PassTime, width: int) -> None:
             compute, hbm, links, fixed, rest, total = (0.0 if cell.strip() == "-" else float(cell) for cell in row)
             parts = (max(compute, hbm, links), fixed, rest)
             assert sum(parts) == pytest.approx(total, abs=0.002 + 0.005 * sum(parts))
+
+
+@pytest.mark.parametrize(
+    ("total_size", "expected"),
+    [(1.02e9, "\n1.00 GB by headers, 1.02 GB by the index (-1.961%)"), (0.0, "(+0.000%)"), (None, None)],
+)
+def test_a_checkpoint_is_checked_against_its_index_where_it_has_one(
+    total_size: float | None, expected: str | None
+) -> None:
+    part, types = SimpleNamespace(kind="experts", counted=10, stored=8), {"experts": {"bf16": 6, "fp8": 2}}
+    check: Any = SimpleNamespace(
+        parts=[part], counted=10, stored=8, difference=0.25, tower=0, where="model.safetensors", stored_bytes=1e9,
+        total_size=total_size, types=types,
+    )  # fmt: skip
+    caption = _checked(check).caption  # type: ignore[union-attr]
+    assert _checked(check).as_text()["rows"][0] == ["experts", "10.0", "8.00", "+2", "bf16 75%, fp8 25%"]  # type: ignore[union-attr]
+    assert caption.startswith("model.safetensors; scales of quantised weights left out")
+    assert (expected in caption) if expected else ("by the index" not in caption)

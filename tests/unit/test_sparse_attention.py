@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from helpers import deploy, model
 from rackline.arch import Indexer, MultiHeadLatentAttention, SparseLatentAttention
+from rackline.arch.kinds import LATENT_KERNELS
+from rackline.parallel.blocks import _pair_heads
 from rackline.passes import Batch
 
 LATENT = {
@@ -100,3 +104,14 @@ def test_published_sizes() -> None:
     # GLM-5.2 drops the indexers of 57 of 78 layers
     per_indexer = 2048 * 32 * 128 + 6144 * 128 + 6144 * 32 + 2 * 128
     assert model("glm-5").total_params - model("glm-5.2").total_params == 57 * per_indexer
+
+
+def test_heads_of_a_token_that_picks_its_own_entries_fill_tiles_of_64_rows() -> None:
+    heads = np.array([1.0, 16.0, 64.0, 65.0, 128.0])
+    kernels = {kernel: _pair_heads(SimpleNamespace(kernel=kernel), heads).tolist() for kernel in LATENT_KERNELS}  # type: ignore[arg-type]
+    assert kernels == {
+        "mla": [1.0, 16.0, 64.0, 65.0, 128.0],  # tokens share what they read
+        "sparse": [64.0, 64.0, 64.0, 128.0, 128.0],
+        "compressed": [64.0, 64.0, 64.0, 128.0, 128.0],
+        "compressed_sparse": [64.0, 64.0, 64.0, 128.0, 128.0],
+    }

@@ -20,7 +20,7 @@ from rackline.validation.predict import Predictor
 from rackline.validation.refit import Refit, fold_name, refit, score_fold
 from rackline.validation.refit_report import EFFECTS, ablation, ablation_markdown, refit_markdown
 from rackline.validation.resolve import Resolver
-from rackline.validation.run import score_cases
+from rackline.validation.run import read_cases, score_cases
 from rackline.validation.serving_fit import fit_numbers, fit_pools, step_of
 
 PLANTED = ServingNumbers(
@@ -324,3 +324,16 @@ def test_preparing_a_step_leaves_the_stacks_of_the_resolver_alone() -> None:
     assert predictor.resolver.stack(case) == chosen
     assert step == step_of(Predictor(resolver=Resolver()), case)
     assert predictor.resolver.deployments(case)[0].calibration.host_s_per_step > 0.0
+
+
+def test_a_case_that_cannot_be_fitted_does_not_end_the_others() -> None:
+    """A median, a layout that no chips have, and a case of another kind stand between two that are fitted."""
+    cases = read_cases([Path(__file__).parents[1] / "golden" / "asked" / "cases.jsonl"]).cases
+    serving = [case for case in cases if case.kind == "serve" and "tpot_s" in case.measured]
+    first, last = serving[:2]
+    odd = replace(first, case_id="odd", num_chips=3)
+    found = prepare([first, odd, *(case for case in cases if case.kind == "static-batch"), last])
+    assert [case.case_id for case in found.cases] == [first.case_id, last.case_id]
+    assert [case.case_id for case in found.unsupported] == ["odd"]
+    assert found.tpot_s.tolist() == [first.measured["tpot_s"], last.measured["tpot_s"]]
+    assert len(found.schedulers) == 2

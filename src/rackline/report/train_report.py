@@ -28,7 +28,7 @@ from rackline.report.terminal import band_bar, gantt_text, waits_text
 from rackline.report.wording import Box, Prose, composed, percent, share, written
 from rackline.search.train import Straggling, TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
-from rackline.units import format_bytes, format_count, format_seconds, format_usd, format_watts
+from rackline.units import format_bytes, format_count, format_seconds, format_usd, format_watts, several
 
 _BAND = 16  # characters of the bar of a band
 
@@ -272,7 +272,7 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Prose:
     system, each = plan.system, 4 if plan.system.lora_rank else 6
     notes = "".join(f" {note}." for note in system.precision.notes)
     return Prose(
-        f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, "
+        f"{several(plan.candidates_evaluated, 'run')} considered, {plan.candidates_timed:,} of them timed as they fit, "
         f"{format_seconds(elapsed_s)}; stack {system.stack.name}, kernels {system.calibration.name}. "
         f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "
         f"MFU counts {each} FLOP per token and active parameter and the whole attention square, as PaLM does, "
