@@ -359,3 +359,20 @@ def test_the_avalanche_of_ciphers_that_change_known_bits() -> None:
     shifted = np.eye(4, k=1)  # bit i moves to i + 1
     assert avalanche(lambda one: one << np.uint64(1), words, 4).tolist() == shifted.tolist()
     assert avalanche(lambda one: one * np.uint64(0), words, 4).tolist() == np.zeros((4, 4)).tolist()
+
+
+def test_a_clock_of_slots_takes_the_step_of_its_number_of_sequences() -> None:
+    pytest.importorskip("jax", reason="JAX has no wheel on this platform")
+    from rackline.lab.serve import SlotClock, mean_clock
+
+    clock = SlotClock(step_s=(1.0, 1.5, 2.5), prompt_s=10.0)
+    for number, seconds in ((1, 1.0), (2, 1.5), (3, 2.5)):
+        assert clock.line(number, float(number)) == (seconds, 0.0, 0.0, 0.0, float("inf"), 0.0)
+        assert clock.straight(number, 700.0, 300.0, float(number)) == seconds
+        assert clock.steps(np.full(number, 50.0), np.arange(4.0), float(number)).tolist() == [seconds] * 4
+        chunk: Any = object()
+        assert clock.prompts(number, 700.0, 300.0, [chunk, chunk], 0.0, 0.0) == seconds + 20.0
+    assert clock.prompts(0, 0.0, 0.0, [chunk], 0.0, 0.0) == 10.0
+    assert (clock.bends(2, 2.0), clock.straight_from) == ((), 0.0)
+    other = SlotClock(step_s=(3.0, 2.5, 3.5), prompt_s=20.0)
+    assert mean_clock(clock, other) == SlotClock(step_s=(2.0, 2.0, 3.0), prompt_s=15.0)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import deploy
 from rackline.errors import RacklineError
 from rackline.posttraining.job import AnswerLengths
 from rackline.pricing.costs import Rent
@@ -28,6 +29,7 @@ from rackline.pricing.unknowns import Range
 from rackline.scaling.budget import PhaseMfu, Usage
 from rackline.scaling.law import LossLaw
 from rackline.serving.capacity import TrainLine
+from rackline.serving.curve import balance_batch
 from rackline.serving.fleet import Traffic
 from rackline.serving.open_loop import Population
 from rackline.serving.workload import Speculation, Workload
@@ -35,6 +37,7 @@ from rackline.simulation.agents import Skewed
 from rackline.simulation.fleet_pool import Failures
 from rackline.simulation.load import Load
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
+from rackline.simulation.requests import Requests
 from rackline.simulation.server import AdapterSlots, RankSpec
 from rackline.simulation.workloads import Lengths, Sessions
 from rackline.system import Constraints
@@ -139,6 +142,25 @@ def test_arrivals_come_at_a_rate_above_zero() -> None:
     for rate in (0.0, -1.0):
         with pytest.raises(RacklineError, match="rate: got"):
             poisson(random, 3, rate)
+
+
+def test_first_requests_arrive_in_order_and_others_whenever_they_may() -> None:
+    """Of three requests the last belongs to a session: it comes a pause after the one before it."""
+    lengths = np.array([10, 10, 10])
+    made = Requests(
+        arrival_s=np.array([0.0, 5.0, 1.0]), input_len=lengths, output_len=lengths, after=np.array([-1, -1, 0])
+    )
+    assert made.hash_tokens == 512  # a block of Mooncake's traces
+    for after in (None, np.array([-1, -1, -1])):
+        with pytest.raises(RacklineError, match=r"arrival_s: got 1\.0, allowed: at least 5, the one before it"):
+            Requests(arrival_s=np.array([0.0, 5.0, 1.0]), input_len=lengths, output_len=lengths, after=after)
+
+
+def test_the_balanced_batch_leaves_the_cache_out_unless_it_is_told_a_context() -> None:
+    deployment = deploy("llama-3.1-8b", "tp=1", on="dgx-h100")
+    alone = balance_batch(deployment)
+    assert alone == balance_batch(deployment, 0.0)
+    assert alone < balance_batch(deployment, 500.0)
 
 
 def main() -> int:

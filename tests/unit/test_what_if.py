@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 import rackline as rl
+from helpers import model
+from rackline.api.resolve import setting
 from rackline.cli.main import run
+from rackline.errors import InputError
 
 SMALL: dict[str, Any] = {
     "on": "dgx-h100",
@@ -103,3 +106,32 @@ def test_one_engine_and_two_pools_have_a_column_each(
     assert "were another: $/Mtok of one engine and of two pools" in " ".join(shown.split())
     ends = [points[-1][kind][cost] / points[0][kind][cost] for kind in ("aggregated", "pools")]
     assert f"one engine {ends[0]:.3g} times the cost, two pools {ends[1]:.3g} times" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("kv_bytes_per_token", "0.5", "architecture.attention.num_kv_heads=1"),  # fewer bytes than one head has
+        (
+            "kv_bytes_per_token",
+            "128Ki",
+            "architecture.attention.num_kv_heads=8",
+        ),  # 32 layers, 8 heads of 128
+        ("kv_bytes_per_token", "64Ki", "architecture.attention.num_kv_heads=4"),
+        ("kv_bytes_per_token", "900k", "architecture.attention.num_kv_heads=32"),  # as many as query heads
+        ("hbm_bandwidth", "4TB/s", "chip.hbm_bytes_per_s=4TB/s"),
+    ],
+)
+def test_a_value_of_a_what_if_is_a_setting(name: str, value: str, expected: str) -> None:
+    found = setting(name, value, model("llama-3.1-8b"))
+    assert found == expected or found.endswith(expected.removeprefix("chip."))
+
+
+def test_experts_for_a_ratio_of_total_to_active_parameters() -> None:
+    mixture = model("deepseek-v3")
+    found = int(setting("total_over_active", str(mixture.total_over_active), mixture).rpartition("=")[2])
+    assert abs(found - 256) <= 8  # those that it has, in eights
+    with pytest.raises(InputError, match=r"total_over_active: got 0\.1, allowed: at least 1"):
+        setting("total_over_active", "0.1", mixture)
+    with pytest.raises(InputError, match="allowed: a mixture of experts"):
+        setting("total_over_active", "4", model("llama-3.1-8b"))
