@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from helpers import run_command
+from stored import assert_told_as_stored, laid_out, lines_of
 
 HERE = Path(__file__).resolve().parent
 ASKED, STORED = HERE / "asked", HERE / "broken.json"
@@ -184,8 +185,8 @@ def said(name: str) -> dict[str, Any]:
         for fault, changed in [("as it is", text), *broken(name, text)]:
             (folder / name).write_text(changed, encoding="utf-8")
             ran = run_command(words, folder)
-            lines = [line.rstrip() for line in ran.err.replace(f"{folder}/", "").splitlines() if line.strip()]
-            assert not any("Traceback" in line for line in lines), (name, fault)
+            lines = [line for line in lines_of(ran.err, folder) if line]
+            assert "Traceback" not in ran.err, (name, fault)
             found[fault] = "accepted" if ran.status == 0 and not lines else [ran.status, *lines[:3]]
     return found
 
@@ -193,10 +194,7 @@ def said(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", READ_BY)
 def test_each_fault_of_a_file_is_told_as_stored(name: str) -> None:
     stored = json.loads(STORED.read_text(encoding="utf-8"))[name]
-    found = json.loads(json.dumps(said(name)))
-    assert list(found) == list(stored)
-    moved = [f"{fault}: {stored[fault]}, now {now}" for fault, now in found.items() if now != stored[fault]]
-    assert not moved, "\n".join([*moved[:20], f"{len(moved)} differ; if they should: see the head of this file"])
+    assert_told_as_stored(stored, said(name))
 
 
 def test_a_file_as_it_is_is_accepted() -> None:
@@ -216,13 +214,7 @@ def main() -> int:
         stored[name] = said(name)
         print(f"{name}: {len(stored[name])} faults, {time.process_time() - start:.1f} s", flush=True)
     ordered = {name: stored[name] for name in READ_BY if name in stored}
-    lines = [
-        f" {json.dumps(name)}: {{\n"
-        + ",\n".join(f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in found.items())
-        + "\n }"
-        for name, found in ordered.items()
-    ]
-    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    STORED.write_text(laid_out(ordered) + "\n", encoding="utf-8")
     return 0
 
 

@@ -36,6 +36,7 @@ from rackline.cli import command
 from rackline.errors import RacklineError
 from rackline.plain import plain
 from scripts import load_script
+from stored import laid_out, lines_of
 
 HERE = Path(__file__).resolve().parent
 ASKED, ANSWERS = HERE / "asked", HERE / "answers"
@@ -46,7 +47,6 @@ WIDTH = "100"  # columns of the screen
 MOST_ROWS, KEPT_ROWS = 8, 4  # of lists and tables
 MOST_LINES = 150  # of texts
 LONGEST_EXPRESSION, LONGEST_REPEATED = 120, 80  # characters
-PAGE_WIDTH = 200  # of the files
 TOLERANCE, LEAST = 1e-5, 1e-15
 LONG_NUMBER = re.compile(r"\d+\.\d{10,}")
 VOLATILE = {"schema_version", "elapsed_s", "rackline_version"}
@@ -223,11 +223,6 @@ def helped() -> dict[str, Any]:
     return {name: [one.status, *lines_of(one.out + one.err, Path(temporary))] for name, one in ran.items()}
 
 
-def lines_of(text: str, folder: Path) -> list[str]:
-    """Lines of a screen, without the folder and without spaces at their ends."""
-    return [line.rstrip() for line in text.replace(f"{folder}/", "").splitlines()]
-
-
 def kept(name: str) -> dict[str, Any]:
     """What is stored of a command, of all that are refused, or of the help."""
     if name in (REFUSALS, HELP):
@@ -235,18 +230,6 @@ def kept(name: str) -> dict[str, Any]:
     said = json.loads(json.dumps(asked(name), default=str))
     lines = {key: said.pop(key) for key in ("screen", "messages") if key in said}
     return {"command": said.pop("command"), "status": said.pop("status"), **lines, **once(rounded(said), "", {})}
-
-
-def laid_out(value: Any, indent: int = 0) -> str:
-    """JSON in which what fits stands on one line."""
-    short = json.dumps(value, ensure_ascii=False)
-    if len(short) + indent <= PAGE_WIDTH or not isinstance(value, dict | list):
-        return short
-    inside = " " * (indent + 1)
-    if isinstance(value, dict):
-        parts = [f"{json.dumps(key, ensure_ascii=False)}: {laid_out(one, indent + 1)}" for key, one in value.items()]
-        return "{\n" + ",\n".join(inside + part for part in parts) + f"\n{' ' * indent}}}"
-    return "[\n" + ",\n".join(inside + laid_out(one, indent + 1) for one in value) + f"\n{' ' * indent}]"
 
 
 @pytest.mark.parametrize("name", NAMES)

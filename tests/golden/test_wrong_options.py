@@ -22,6 +22,7 @@ import pytest
 from helpers import run_command
 from rackline.api.answer import find_verb
 from rackline.api.question import options
+from stored import assert_told_as_stored, laid_out, lines_of
 
 HERE = Path(__file__).resolve().parent
 ASKED, STORED = HERE / "asked", HERE / "options.json"
@@ -73,7 +74,7 @@ def said(name: str) -> dict[str, Any]:
             flag = option.flag or f"--{field.replace('_', '-')}"
             for wrong in WRONG:
                 ran = run_command([*shlex.split(ASKED_SO[name]), flag, wrong], folder)
-                lines = [line.rstrip() for line in ran.err.replace(f"{folder}/", "").splitlines() if line.strip()]
+                lines = [line for line in lines_of(ran.err, folder) if line]
                 assert "Traceback" not in ran.err, (name, flag, wrong)
                 assert ran.status in (0, 1, 2), (name, flag, wrong)
                 found[f"{flag} {wrong}"] = "accepted" if not ran.status else [ran.status, *lines[-1:]]
@@ -83,10 +84,7 @@ def said(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ASKED_SO)
 def test_each_wrong_value_of_an_option_is_told_as_stored(name: str) -> None:
     stored = json.loads(STORED.read_text(encoding="utf-8"))[name]
-    found = json.loads(json.dumps(said(name)))
-    assert list(found) == list(stored)
-    moved = [f"{wrong}: {stored[wrong]}, now {now}" for wrong, now in found.items() if now != stored[wrong]]
-    assert not moved, "\n".join([*moved[:20], f"{len(moved)} differ; if they should: see the head of this file"])
+    assert_told_as_stored(stored, said(name))
 
 
 def test_a_message_is_one_line_of_a_length_that_is_read() -> None:
@@ -106,19 +104,7 @@ def main() -> int:
     if sys.argv[1:] != ["write"]:
         print(__doc__)
         return 2
-    parts: list[str] = []
-    for name in ASKED_SO:
-        found = said(name)
-        declared = ",\n".join(f"   {json.dumps(key)}: {json.dumps(one)}" for key, one in found.pop("declared").items())
-        rows = ",\n".join(
-            [
-                f'  "declared": {{\n{declared}\n  }}',
-                *(f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in found.items()),
-            ]
-        )
-        parts.append(f" {json.dumps(name)}: {{\n{rows}\n }}")
-        print(name, flush=True)
-    STORED.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    STORED.write_text(laid_out({name: said(name) for name in ASKED_SO}) + "\n", encoding="utf-8")
     return 0
 
 

@@ -22,6 +22,7 @@ from rackline.lab.experiment import Experiment, Reading, Setup, start_jax
 from rackline.lab.experiments import run_experiment
 from rackline.plain import plain
 from scripts import load_script
+from stored import laid_out
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 
@@ -98,7 +99,7 @@ def main() -> int:
     for name in NAMES:
         with pytest.MonkeyPatch.context() as patch:
             found[name] = described(ran(name, patch))
-    STORED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    STORED.write_text(laid_out(found) + "\n", encoding="utf-8")
     return 0
 
 

@@ -41,6 +41,7 @@ from rackline.simulation.requests import Requests
 from rackline.simulation.server import AdapterSlots, RankSpec
 from rackline.simulation.workloads import Lengths, Sessions
 from rackline.system import Constraints
+from stored import laid_out
 
 STORED = Path(__file__).with_name("bounds.json")
 NUMBERS = (-1.0, -1e-9, 0.0, 1e-9, 0.5, 1.0, 1.5, 2.0, 1e6, 1e13, math.inf, math.nan)
@@ -168,7 +169,7 @@ def main() -> int:
     if sys.argv[1:] != ["write"]:
         print(__doc__)
         return 2
-    STORED.write_text(json.dumps({kind: of(kind) for kind in MADE}, indent=1) + "\n", encoding="utf-8")
+    STORED.write_text(laid_out({kind: of(kind) for kind in MADE}) + "\n", encoding="utf-8")
     return 0
 
 

@@ -142,22 +142,16 @@ def test_the_first_line_of_a_diagnosis(
     assert (words.replace(" %", "%"), colour) == expected
 
 
-def test_loads_that_tell_causes_apart() -> None:
-    """Users, prompt, answer, requests, from a run of 16 users with 1,000 tokens in and 200 out; and of one user."""
-    assert [load(1000, 200, 16) for _, load in _LOADS] == [
-        (1, 1000, 200, 8),
-        (1, 1000, 2, 16),
-        (1, 32, 200, 4),
-        (8, 1000, 200, 16),
-        (32, 1000, 200, 64),
-        (16, 32, 200, 32),
-    ]
-    assert [load(1000, 50, 1) for _, load in _LOADS] == [
-        (1, 1000, 50, 8),
-        (1, 1000, 2, 16),
-        (1, 32, 128, 4),
-        (1, 1000, 50, 8),
-        (2, 1000, 50, 4),
-        (1, 32, 50, 2),
-    ]
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ((1000, 200, 16), [(1, 1000, 200, 8), (1, 1000, 2, 16), (1, 32, 200, 4), (8, 1000, 200, 16),
+                           (32, 1000, 200, 64), (16, 32, 200, 32)]),
+        ((1000, 50, 1), [(1, 1000, 50, 8), (1, 1000, 2, 16), (1, 32, 128, 4), (1, 1000, 50, 8), (2, 1000, 50, 4),
+                         (1, 32, 50, 2)]),
+    ],
+)  # fmt: skip
+def test_loads_that_tell_causes_apart(run: tuple[int, int, int], expected: list[tuple[int, ...]]) -> None:
+    """Users, prompt, answer, requests, from a run's tokens in and out and its users."""
+    assert [load(*run) for _, load in _LOADS] == expected
     assert len({words for words, _ in _LOADS}) == len(_LOADS)

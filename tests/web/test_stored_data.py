@@ -20,6 +20,7 @@ import pytest
 from rackline.api.answer import Watch
 from rackline.web import data, forms
 from scripts import load_script
+from stored import laid_out
 
 STORED = Path(__file__).with_name("stored_data.json")
 NUMBER = re.compile(r"(?<![\w.@-])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)")
@@ -32,11 +33,11 @@ SLOW = ("plan", "charge", "traffic")  # views whose answers take seconds; stored
 
 def in_short(text: str) -> dict[str, Any]:
     """A digest of a text without its numbers, how many these are, and the sums of their logs."""
-    numbers = [abs(float(one)) for one in NUMBER.findall(text)]
+    numbers, words = [abs(float(one)) for one in NUMBER.findall(text)], NUMBER.sub("N", text)
     logs = [math.log10(one) if one > 1e-12 else 0.0 for one in numbers]
-    words = hashlib.sha256(NUMBER.sub("N", text).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(words.encode()).hexdigest()[:12]
     sums = [round(math.fsum(logs[at : at + CHUNK]), 4) for at in range(0, len(logs), CHUNK)]
-    return {"words": words, "characters": len(NUMBER.sub("N", text)), "numbers": len(numbers), "logs": sums}
+    return {"words": digest, "characters": len(words), "numbers": len(numbers), "logs": sums}
 
 
 def script(name: str) -> dict[str, Any]:
@@ -60,10 +61,10 @@ def described() -> dict[str, Any]:
     return {name: in_short(json.dumps(one)) for name, one in {**paths, **parts}.items()}
 
 
-def answered(name: str) -> dict[str, Any]:
+def answered() -> dict[str, Any]:
     """What a page gets that asks."""
-    question = {"explain": {"model": "gpt-oss-120b", "on": "dgx-b200", "batch": "8", "context": "2k"}}[name]
-    body = json.loads(forms.question_body({"ask": name, **question}, Watch(), view=True, figures=None))
+    question = {"ask": "explain", "model": "gpt-oss-120b", "on": "dgx-b200", "batch": "8", "context": "2k"}
+    body = json.loads(forms.question_body(question, Watch(), view=True, figures=None))
     return {key: in_short(json.dumps(value)) for key, value in body.items() if key not in VOLATILE}
 
 
@@ -72,7 +73,7 @@ def of(name: str) -> dict[str, Any]:
     if name == "openapi":
         return described()
     if name == "asked":
-        return answered("explain")
+        return answered()
     return script(name)
 
 
@@ -114,8 +115,7 @@ def main() -> int:
     if sys.argv[1:] != ["write"]:
         print(__doc__)
         return 2
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(of(name))}" for name in NAMES)
-    STORED.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    STORED.write_text(laid_out({name: of(name) for name in NAMES}) + "\n", encoding="utf-8")
     return 0
 
 

@@ -341,18 +341,12 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
-    for key in row:
-        if key not in _MIX_KEYS:
-            raise unknown_name("mix", key, _MIX_KEYS, where=where)
-    for key in _MIX_KEYS[1:]:
-        require(
-            row.get(key) not in (None, ""),
-            what=key,
-            given="nothing",
-            allowed="tokens per request, such as 2k",
-            where=where,
-        )
     with placed(where):
+        for key in row:
+            if key not in _MIX_KEYS:
+                raise unknown_name("mix", key, _MIX_KEYS)
+        for key in _MIX_KEYS[1:]:
+            require(row.get(key) not in (None, ""), what=key, given="nothing", allowed="tokens per request, such as 2k")
         weight = parse_count(str(row.get("share", "1")).strip().removesuffix("%"), name="share", maximum=1e12)
         lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _MIX_KEYS[1:]]
     return weight, lengths[0], lengths[1]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from rackline.arch.kinds import DenseFfn
 from rackline.arch.model import AnyModel, Model
+from rackline.units import several
 
 Resize = Literal["native", "tiles", "fit_tiles", "fixed"]
 
@@ -199,9 +200,9 @@ class MediaPart:
     def line(self) -> str:
         """One line for readers."""
         size = f" of {self.view.width}x{self.view.height} pixels" if self.view.width else ""
-        name = {"vision": "image", "audio": "clip"}[self.tower.kind] + ("s" if self.items != 1 else "")
+        things = several(self.items, {"vision": "image", "audio": "clip"}[self.tower.kind])
         return (
-            f"each prompt brings {self.items:,} {name}{size}: {self.tokens:,} tokens beside the text, encoded by a "
+            f"each prompt brings {things}{size}: {self.tokens:,} tokens beside the text, encoded by a "
             f"{self.tower.kind} tower of {self.tower.model.total_params / 1e9:.3g}B parameters"
         )
 

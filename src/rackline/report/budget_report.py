@@ -29,7 +29,7 @@ from rackline.report.terminal import Series, bar, log_plot
 from rackline.report.wording import Box, Prose, composed, percent, written
 from rackline.scaling import Budget, KnownRun, trained
 from rackline.scaling.optimum import PRETRAIN_FLOP_PER_PARAM_TOKEN
-from rackline.units import format_bytes, format_count, format_seconds, format_usd
+from rackline.units import format_bytes, format_count, format_seconds, format_usd, plural
 
 PHASE_NAMES = {
     "pretrain": "pre-training",
@@ -358,7 +358,7 @@ def _sides(plan: RlPlan, best: RlStep) -> Sheet[Any]:
     label = layout.label() + ("" if layout.recompute == "none" else f" · {layout.recompute} recompute")
     held = f"{min(rollout.slots, rollout.per_rank)} of {rollout.per_rank} answers of a rank run at once"
     packed = f"{updates.packs} packed sequences of {plan.job.training.seq_len:,} tokens, {plan.job.updates} "
-    packed += f"update{'' if plan.job.updates == 1 else 's'}"
+    packed += f"{plural(plan.job.updates, 'update')}"
     models = (("the critic", updates.critic_bytes), ("the reward model", updates.reward_bytes))
     others = ", ".join(f"{format_bytes(size)} of {name}" for name, size in models if size)
     memory = f"an update takes {format_bytes(updates.total_bytes)} of a chip"

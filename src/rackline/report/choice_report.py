@@ -22,7 +22,7 @@ from rackline.search.served import FewRequests
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import LEAST_CHANCE, Constraints, LimitRisk, Risk
-from rackline.units import format_count, format_seconds, format_usd, format_watts, several
+from rackline.units import format_count, format_seconds, format_usd, format_watts, plural, several
 
 BASIS: dict[Basis, str] = {
     "closed_loop_estimate": "closed-loop estimates, with every slot always taken",
@@ -91,11 +91,7 @@ def title(plan: Plan) -> str:
 
 
 def _replicas(layout: Layout, on: str = "") -> str:
-    return f"{layout.dp} replica{'s' if layout.dp > 1 else ''} of {_chips_of(layout.chips_per_replica)}{on}"
-
-
-def _chips_of(count: int) -> str:
-    return f"{count:,} chip{'' if count == 1 else 's'}"
+    return f"{layout.dp} {plural(layout.dp, 'replica')} of {several(layout.chips_per_replica, 'chip')}{on}"
 
 
 def replica_label(of: Choice | Candidate | Pool) -> str:
@@ -115,7 +111,7 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None, fleet: Fl
     """What to run, in the headline, and how surely it keeps its limits; the fleet that some traffic needs."""
     whole = choice.whole
     cost = f"{money(whole.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
-    rate = f"{cost} · {written(whole.requests_per_s)} requests/s · {_chips_of(whole.num_chips)}"
+    rate = f"{cost} · {written(whole.requests_per_s)} requests/s · {several(whole.num_chips, 'chip')}"
     first, then = choice.prefill_pool, choice.decode_pool
     if first is not None and then is not None:
         lines = [
@@ -484,8 +480,8 @@ def sample_report(sample: FewRequests) -> Sheet[Any]:
 
 def _fleet_line(fleet: Fleet) -> str:
     """Copies, chips and dollars of the traffic that was asked for."""
-    copies = f"{fleet.copies:,} cop{'y' if fleet.copies == 1 else 'ies'} of what follows"
-    text = f"{asked_of_fleet(fleet)}: {copies}, {_chips_of(fleet.billed_chips)} paid"
+    copies = several(fleet.copies, "copy", "copies")
+    text = f"{asked_of_fleet(fleet)}: {copies} of what follows, {several(fleet.billed_chips, 'chip')} paid"
     month, each = fleet.usd_per_month, fleet.usd_per_mtok_output_all_in
     if month is None or each is None:
         return text

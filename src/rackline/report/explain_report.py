@@ -33,7 +33,7 @@ from rackline.report.wording import (
     written,
 )
 from rackline.system import System
-from rackline.units import format_bytes, format_seconds, format_watts, several
+from rackline.units import format_bytes, format_seconds, format_watts, plural, several
 
 _SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
 _NAMED = 4  # rows whose share of the energy is printed
@@ -283,7 +283,7 @@ def _headline(explanation: Explanation, band: tuple[float, float] | None, band_o
                 (f" 90 % of measured passes ({band_of})", "dim"),
             )
         )
-    chips = f"{layout.num_chips} chip{'' if layout.num_chips == 1 else 's'}"
+    chips = f"{layout.num_chips} {plural(layout.num_chips, 'chip')}"
     lines.append(Text(f"{layout.label()} · {deployment.precision.short()} · {chips}"))
     if explanation.layout_choice != "given":
         lines.append(Text(f"layout not given: {explanation.layout_choice}", style="yellow"))

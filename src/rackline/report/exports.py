@@ -18,6 +18,7 @@ from rackline.late import load_optional
 from rackline.passes import PassTime, RowTime
 from rackline.plain import plain
 from rackline.search.launch_commands import LaunchCommand, Start
+from rackline.units import plural
 
 if TYPE_CHECKING:
     from rackline.simulation import Result
@@ -340,7 +341,7 @@ def _here(name: str, lines: Sequence[str], end: str) -> str:
 
 
 def _head(command: LaunchCommand) -> list[str]:
-    chips = f"{command.chips_per_replica} chip{'s' if command.chips_per_replica > 1 else ''}"
+    chips = f"{command.chips_per_replica} {plural(command.chips_per_replica, 'chip')}"
     times = f", {command.replicas:,} times {chips}" if command.replicas > 1 else ""
     return [f"# {_NAMES[command.role]} with {command.stack} {command.version}{times}"]
 

@@ -14,7 +14,7 @@ from rackline.report.memory_report import memory_sheet, misfit_report
 from rackline.report.wording import Box, Prose, composed, memory_share, percent, short_count, written
 from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
-from rackline.units import format_count, format_seconds, format_usd
+from rackline.units import format_count, format_seconds, format_usd, plural, several
 
 if TYPE_CHECKING:
     from rackline.search.rate_capacity import RateCapacity
@@ -128,7 +128,7 @@ def _adapters(data: Mapping[str, Any]) -> list[RenderableType]:
         return []
     loads = data["adapter_loads"]
     found = f"{percent(data['adapter_hit_share'])} of requests found their adapter in memory"
-    return [Text(f"{found}; {loads:,} transfer{'s' if loads != 1 else ''} from the host")]
+    return [Text(f"{found}; {several(loads, 'transfer')} from the host")]
 
 
 def _by_priority(data: Mapping[str, Any]) -> list[RenderableType]:
@@ -337,7 +337,7 @@ def capacity_report(
         )
     else:
         body = composed(("Nothing fits. ", "bold red"), nearest_reason(capacity))
-    title = f"{capacity.model} on {capacity.cluster} ({num_chips} chip{'' if num_chips == 1 else 's'})"
+    title = f"{capacity.model} on {capacity.cluster} ({num_chips} {plural(num_chips, 'chip')})"
     room = memory_share(capacity.memory_fraction, capacity.fraction_of)
     held = None if memory is None else memory_sheet(memory)
     return spaced(

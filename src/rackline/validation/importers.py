@@ -418,12 +418,6 @@ READERS: Mapping[str, Callable[[_Reader], Result]] = {
     "vllm": read_vllm, "genai-perf": read_perf, "aiperf": read_perf, "inferencex": read_inferencex,
 }  # fmt: skip
 """Format → what reads an aggregated result."""
-
-
-def _list(value: object) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
 DETAILED: Mapping[str, tuple[Callable[[list[Any]], list[Any]], Callable[[Any], Iterable[_Seen]]]] = {
     "vllm": (_vllm_runs, _of_vllm),
     "aiperf": (lambda rows: [rows] if all("metadata" in row for row in rows) else [], _of_aiperf),
@@ -432,7 +426,10 @@ DETAILED: Mapping[str, tuple[Callable[[list[Any]], list[Any]], Callable[[Any], I
         lambda rows: [rows] if all("start_time" in row and "info" in row for row in rows) else [], _of_inference_perf,
     ),
     "guidellm": (
-        lambda rows: [one for row in rows for one in _list(row.get("benchmarks")) if "requests" in one], _of_guidellm,
+        lambda rows: [
+            one for found in (row.get("benchmarks") for row in rows) if isinstance(found, list)
+            for one in found if "requests" in one
+        ], _of_guidellm,
     ),
 }  # fmt: skip
 """Format → (the runs in the rows of a file that has each request of them, none where it has not; requests of a run)."""
