@@ -171,10 +171,13 @@ class Ran:
     err: str
 
 
-def run_command(words: Sequence[str], folder: Path) -> Ran:
+def run_command(words: Sequence[str], folder: Path, *, colour: bool = False) -> Ran:
     """Run a command of rackline as if in a process of its own that began in a folder and wrote into a pipe."""
     before, place = dict(os.environ), Path.cwd()
-    os.environ["NO_COLOR"] = "1"
+    if colour:
+        os.environ |= {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    else:
+        os.environ["NO_COLOR"] = "1"
     os.chdir(folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:

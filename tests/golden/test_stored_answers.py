@@ -21,22 +21,25 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from helpers import run_command
 from rackline.api import answer as answers
 from rackline.api.answer import Answer
 from rackline.api.verbs import entries
-from rackline.cli import command
+from rackline.cli import command, screen
 from rackline.errors import RacklineError
 from rackline.plain import plain
 from scripts import load_script
-from stored import laid_out, lines_of
+from stored import PAGE_WIDTH, laid_out, lines_of
 
 HERE = Path(__file__).resolve().parent
 ASKED, ANSWERS = HERE / "asked", HERE / "answers"
@@ -47,8 +50,9 @@ WIDTH = "100"  # columns of the screen
 MOST_ROWS, KEPT_ROWS = 8, 4  # of lists and tables
 MOST_LINES = 150  # of texts
 LONGEST_EXPRESSION, LONGEST_REPEATED = 120, 80  # characters
+STYLED = 20  # characters of a part in one style
 TOLERANCE, LEAST = 1e-5, 1e-15
-LONG_NUMBER = re.compile(r"\d+\.\d{10,}")
+NUMBER, LONG_NUMBER = re.compile(r"\d[\d,.]*"), re.compile(r"\d+\.\d{10,}")
 VOLATILE = {"schema_version", "elapsed_s", "rackline_version"}
 
 _ASKED = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
@@ -147,10 +151,37 @@ def in_short(spec: dict[str, Any]) -> dict[str, Any]:
     return {"marks": digest, "numbers": len(numbers), "orders of magnitude": math.fsum(sizes)}
 
 
+def styles(text: Text) -> dict[str, list[str]]:
+    """Beginnings of what stands on a screen in each style; numbers as one sign."""
+    found: dict[str, dict[str, None]] = {}
+    for span in text.spans:
+        for words in text.plain[span.start : span.end].splitlines():
+            found.setdefault(str(span.style), {})[NUMBER.sub("#", words.strip())[:STYLED]] = None
+    return {style: wrap(" | ".join(filter(None, every)), PAGE_WIDTH - 10) for style, every in found.items()}
+
+
+class Bars:
+    """Notes each bar of progress: its title and columns, how often it was told of, and what was told last."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[Any]] = []
+
+    @contextmanager
+    def shown(self, title: str, *columns: str) -> Iterator[Callable[..., None]]:
+        """A bar that nobody sees."""
+        seen: list[Any] = [title, *columns, 0, {}]
+        self.seen.append(seen)
+
+        def update(**told: Any) -> None:
+            seen[-2:] = seen[-2] + 1, {key: one for key, one in told.items() if key != "rate"}
+
+        yield update
+
+
 def asked(name: str) -> dict[str, Any]:
     """What a command says: as data, on the screen and as figures."""
     said: list[Answer[Any, Any]] = []
-    usual = command.show
+    usual, bars = command.show, Bars()
 
     def show(answer: Answer[Any, Any], *, json: bool) -> None:
         said.append(answer)
@@ -163,17 +194,21 @@ def asked(name: str) -> dict[str, Any]:
             shutil.copy(file, folder)
         patch.setattr(command, "show", show)
         patch.setattr(answers, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # what the screen says of it
+        patch.setattr(screen, "_bar", bars.shown)
+        patch.setattr(screen, "time", SimpleNamespace(monotonic=lambda: 0.0))
         patch.setenv("COLUMNS", WIDTH)
+        patch.delenv("NO_COLOR", raising=False)
         *first, last = QUESTIONS[name].split(" && ")
         for one in first:
             run_command(shlex.split(one), folder)
         said.clear()
         before = set(folder.iterdir())
-        ran = run_command(shlex.split(last), folder)
-        out, err = lines_of(ran.out, folder), lines_of(ran.err, folder)
+        bars.seen.clear()
+        ran = run_command(shlex.split(last), folder, colour=True)
+        drawn, said_beside = Text.from_ansi(ran.out), Text.from_ansi(ran.err)
+        out, err = lines_of(drawn.plain, folder), lines_of(said_beside.plain, folder)
         found: dict[str, Any] = {"command": f"rackline {QUESTIONS[name]}", "status": ran.status, "screen": out}
-        if err:
-            found["messages"] = err
+        found |= {"messages": err, "styles": styles(drawn) | styles(said_beside), "bars": bars.seen}
         for answer in said:
             found["in short"] = repr(answer)
             found["interval"] = answer.verb.interval(answer)
@@ -228,7 +263,7 @@ def kept(name: str) -> dict[str, Any]:
     if name in (REFUSALS, HELP):
         return refusals() if name == REFUSALS else helped()
     said = json.loads(json.dumps(asked(name), default=str))
-    lines = {key: said.pop(key) for key in ("screen", "messages") if key in said}
+    lines = {key: said.pop(key) for key in ("screen", "messages", "styles", "bars") if key in said}
     return {"command": said.pop("command"), "status": said.pop("status"), **lines, **once(rounded(said), "", {})}
 
 
