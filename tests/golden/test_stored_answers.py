@@ -38,6 +38,7 @@ from rackline.api.verbs import entries
 from rackline.cli import command, screen
 from rackline.errors import RacklineError
 from rackline.plain import plain
+from rackline.report.column import sheets_of
 from scripts import load_script
 from stored import PAGE_WIDTH, laid_out, lines_of
 
@@ -160,6 +161,13 @@ def styles(text: Text) -> dict[str, list[str]]:
     return {style: wrap(" | ".join(filter(None, every)), PAGE_WIDTH - 10) for style, every in found.items()}
 
 
+def priorities(answer: Answer[Any, Any]) -> dict[str, list[str]]:
+    """Columns that a narrow screen lacks, by table: those of the largest number go first."""
+    sheets = {sheet.name: sheet.columns for sheet in sheets_of(answer.text())}
+    return {name: found for name, columns in sheets.items()
+            if (found := [f"{one.key} {one.priority}" for one in columns if one.priority])}  # fmt: skip
+
+
 class Bars:
     """Notes each bar of progress: its title and columns, how often it was told of, and what was told last."""
 
@@ -215,6 +223,7 @@ def asked(name: str) -> dict[str, Any]:
             found["card"] = plain(answer.verb.card(answer))
             found["answer"] = answer.to_dict()
             found["figures"] = dict(figures(answer, whole=name in _ASKED["drawn_whole"]))
+            found["columns that give way"] = priorities(answer)
             found["origins"] = list(answer.verb.origins(answer))
             found["documents"] = {title: text.splitlines() for title, text in answer.verb.documents(answer).items()}
         found["files"] = {file.name: inside(file) for file in sorted(set(folder.iterdir()) - before) if file.is_file()}
