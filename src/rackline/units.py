@@ -42,9 +42,10 @@ _PER_TIME = (
     | _COUNT
 )
 _USD: dict[str, float] = dict.fromkeys(_PER_HOUR, 1.0)
+_USD_ALONE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
 _USD_PER_MONTH: dict[str, float] = {
     f"{prefix}{per}": factor * months
-    for prefix, factor in {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}.items()
+    for prefix, factor in _USD_ALONE.items()
     for per, months in (
         ("", 1.0),
         ("/month", 1.0),
@@ -275,6 +276,16 @@ def parse_usd_per_hour(value: Quantity, *, name: str = "price", **bounds: Unpack
     return _parse_usd(value, name, _USD, "dollars per hour such as 2.50 or 2.50USD/h", **bounds)
 
 
+def parse_usd(value: Quantity, *, name: str = "price", **bounds: Unpack[Bounds]) -> float:
+    """Read an amount of dollars [USD]. Arguments as in `parse_seconds`.
+
+    Example:
+        >>> parse_usd("$30k"), parse_usd("0.08 USD")
+        (30000.0, 0.08)
+    """
+    return _parse_usd(value, name, _USD_ALONE, "dollars such as 30k or 0.08", **bounds)
+
+
 def parse_usd_per_month(value: Quantity, *, name: str = "budget", **bounds: Unpack[Bounds]) -> float:
     """Read a budget [USD/month]; a number without a unit is a month's. Arguments as in `parse_seconds`.
 
@@ -292,7 +303,7 @@ def _parse_usd(value: Quantity, name: str, units: Mapping[str, float], example: 
     text = value
     if isinstance(value, str):
         text = value.strip().removeprefix("$")
-        if units is _USD_PER_MONTH:
+        if units is not _USD:
             text = re.sub(r"\s*(USD|usd|\$)\s*", "", text)
     try:
         return _parse(text, name=name, units=units, example=example, show="usd", **bounds)

@@ -21,21 +21,18 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.text import Text
 
+from asking import ASKED, WIDTH, asking
 from helpers import run_command
-from rackline.api import answer as answers
 from rackline.api.answer import Answer
 from rackline.api.verbs import entries
-from rackline.cli import command, screen
 from rackline.errors import RacklineError
 from rackline.plain import plain
 from rackline.report.column import sheets_of
@@ -43,11 +40,7 @@ from scripts import load_script
 from stored import PAGE_WIDTH, laid_out, lines_of
 
 HERE = Path(__file__).resolve().parent
-ASKED, ANSWERS = HERE / "asked", HERE / "answers"
-DOCS = HERE.parents[1] / "docs"
-AGENTS = HERE.parent / "fixtures" / "agents"
-OF_DOCS = ("how-to/classes.toml", "how-to/results.csv", "how-to/servings.jsonl", "measured/observed-llama-cpp.jsonl")
-WIDTH = "100"  # columns of the screen
+ANSWERS = HERE / "answers"
 MOST_ROWS, KEPT_ROWS = 8, 4  # of lists and tables
 MOST_LINES = 150  # of texts
 LONGEST_EXPRESSION, LONGEST_REPEATED = 120, 80  # characters
@@ -168,56 +161,22 @@ def priorities(answer: Answer[Any, Any]) -> dict[str, list[str]]:
             if (found := [f"{one.key} {one.priority}" for one in columns if one.priority])}  # fmt: skip
 
 
-class Bars:
-    """Notes each bar of progress: its title and columns, how often it was told of, and what was told last."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[Any]] = []
-
-    @contextmanager
-    def shown(self, title: str, *columns: str) -> Iterator[Callable[..., None]]:
-        """A bar that nobody sees."""
-        seen: list[Any] = [title, *columns, 0, {}]
-        self.seen.append(seen)
-
-        def update(**told: Any) -> None:
-            seen[-2:] = seen[-2] + 1, {key: one for key, one in told.items() if key != "rate"}
-
-        yield update
-
-
 def asked(name: str) -> dict[str, Any]:
     """What a command says: as data, on the screen and as figures."""
-    said: list[Answer[Any, Any]] = []
-    usual, bars = command.show, Bars()
-
-    def show(answer: Answer[Any, Any], *, json: bool) -> None:
-        said.append(answer)
-        usual(answer, json=json)
-
-    with tempfile.TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as patch:
-        folder = Path(temporary).resolve() / "asked"
-        shutil.copytree(ASKED, folder)
-        for file in [*(DOCS / name for name in OF_DOCS), *AGENTS.glob("*.json*")]:
-            shutil.copy(file, folder)
-        patch.setattr(command, "show", show)
-        patch.setattr(answers, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # what the screen says of it
-        patch.setattr(screen, "_bar", bars.shown)
-        patch.setattr(screen, "time", SimpleNamespace(monotonic=lambda: 0.0))
-        patch.setenv("COLUMNS", WIDTH)
-        patch.delenv("NO_COLOR", raising=False)
+    with asking() as here:
+        folder = here.folder
         *first, last = QUESTIONS[name].split(" && ")
         for one in first:
             run_command(shlex.split(one), folder)
-        said.clear()
+        here.answers.clear()
+        here.bars.clear()
         before = set(folder.iterdir())
-        bars.seen.clear()
         ran = run_command(shlex.split(last), folder, colour=True)
         drawn, said_beside = Text.from_ansi(ran.out), Text.from_ansi(ran.err)
         out, err = lines_of(drawn.plain, folder), lines_of(said_beside.plain, folder)
         found: dict[str, Any] = {"command": f"rackline {QUESTIONS[name]}", "status": ran.status, "screen": out}
-        found |= {"messages": err, "styles": styles(drawn) | styles(said_beside), "bars": bars.seen}
-        for answer in said:
+        found |= {"messages": err, "styles": styles(drawn) | styles(said_beside), "bars": here.bars}
+        for answer in here.answers:
             found["in short"] = repr(answer)
             found["interval"] = answer.verb.interval(answer)
             found["card"] = plain(answer.verb.card(answer))

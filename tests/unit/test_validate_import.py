@@ -170,7 +170,7 @@ def test_several_results_in_one_file(tmp_path: Path, several: str) -> None:
         ("vllm", VLLM, Given(chip="h100-sxm", num_chips=2, layout="tp=two"), "--layout: got 'tp=two'"),
         ("vllm", "{", ON, "a JSON object, a list of them, or one object per line"),
         ("vllm", "[]", ON, "a JSON object, a list of them"),
-        ("vlm", VLLM, ON, "--import: got 'vlm'.*nearest: vllm"),
+        ("vlm", VLLM, ON, "format: got 'vlm'.*nearest: vllm"),
     ],
 )
 def test_unusable_results_name_file_and_key(tmp_path: Path, form: str, data: Any, given: Given, expected: str) -> None:

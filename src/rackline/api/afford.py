@@ -353,10 +353,10 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
     ways = _ways(question, found.system.cluster)
     require(
         ways,
-        what=f"price of {offer.cluster}",
-        given=None,
-        allowed="a cluster whose chips have a price, or `price`",
-        nearest="--price 2.50",
+        what="price",
+        given="nothing",
+        allowed=f"USD per chip-hour: {offer.cluster} has none",
+        nearest="2.50",
     )
     return replace(
         offer,

@@ -87,9 +87,11 @@ def media_of(question: MediaQuestion, watch: Watch) -> arch.Media | None:
     ]
     missing = [kind for kind, asked in wanted.items() if asked and kind not in {part.tower.kind for part in parts}]
     if missing:
-        kinds = " and ".join(tower.kind for tower in towers)
-        allowed = f"images or `audio` for its {kinds} tower alone" if kinds else "a model with a tower that is known"
-        raise InputError(what="audio" if missing == ["audio"] else "images", given=name, allowed=allowed)
+        what, given, kind, reads = ("audio", audio_s, "vision", "images")
+        if missing == ["vision"]:
+            what, given, kind, reads = ("images", images, "audio", "audio")
+        allowed = f"`{reads}` alone, which the {kind} tower of {name} reads" if towers else "a model with a tower"
+        raise InputError(what=what, given=given, allowed=allowed)
     watch.media = tuple(parts)
     return arch.Media(parts=watch.media)
 

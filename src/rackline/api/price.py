@@ -104,7 +104,7 @@ class PriceQuestion(Served, MediaQuestion):
         choices=("mean", "longest"),
     )
     purchase: MaybeNumber = option(
-        "usd_per_hour",
+        "usd",
         "purchase price per chip with its share of host, network and building, in USD, instead of a rent",
         default=None,
         unit="USD",
@@ -114,7 +114,7 @@ class PriceQuestion(Served, MediaQuestion):
         "count", "depreciation period of purchased hardware", default="4", unit="year", maximum=100.0
     )
     electricity_price: Number = option(
-        "usd_per_hour",
+        "usd",
         "electricity price in USD per kWh; an assumption",
         default="0.08",
         unit="USD/kWh",

@@ -222,7 +222,7 @@ def rent_of(
     if purchase_usd is None:
         if cluster.usd_per_chip_hour is None:
             raise InputError(
-                what=f"price of {cluster.name}", given=None, allowed="USD per chip-hour, see --help", nearest="2.50"
+                what="price", given="nothing", allowed=f"USD per chip-hour: {cluster.name} has none", nearest="2.50"
             )
         return pricing.Rent(
             usd_per_chip_hour=cluster.usd_per_chip_hour,
@@ -234,7 +234,7 @@ def rent_of(
     if power is None:
         raise InputError(
             what=f"power of {cluster.name}",
-            given=None,
+            given="nothing",
             allowed="`set` power_w_per_chip=WATTS, which `purchase` needs",
         )
     paid = pricing.purchase_usd_per_hour(purchase_usd, years, power, pue, usd_per_kwh)

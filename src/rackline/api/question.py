@@ -25,6 +25,7 @@ from rackline.units import (
     parse_per_second,
     parse_rate,
     parse_seconds,
+    parse_usd,
     parse_usd_per_hour,
     parse_usd_per_month,
     parse_watts,
@@ -72,7 +73,7 @@ MOST_CHIPS = 1e9
 
 Kind = Literal[
     "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "per_second",
-    "bytes", "usd_per_hour", "usd_per_month", "watts",
+    "bytes", "usd", "usd_per_hour", "usd_per_month", "watts",
 ]  # fmt: skip
 
 # how a text of each kind of quantity is read, and what stands behind a number when it is written as a text
@@ -84,6 +85,7 @@ _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
     "rate": (parse_rate, "B/s"),
     "per_second": (parse_per_second, "/s"),
     "bytes": (parse_bytes, "B"),
+    "usd": (parse_usd, ""),
     "usd_per_hour": (parse_usd_per_hour, ""),
     "usd_per_month": (parse_usd_per_month, ""),
     "watts": (parse_watts, "W"),

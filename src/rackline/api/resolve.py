@@ -254,13 +254,17 @@ def resolve_on(
         taken = cluster.calibration or _default_stack(question, model, cluster, watch)
         if cluster.calibration:
             watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
-    labels = (question.precision,) if isinstance(question.precision, str) else question.precision or ("native",)
+    labels = question.precision or "native"
+    if isinstance(labels, str):
+        labels = (labels,)
+    elif ANY_PRECISION in labels:  # all that the chip supports
+        labels = ()
     return systems.System.of(
         model,
         cluster,
         calibration=in_version(calibration_of(taken, chip), question.stack, chip),
         stack=question.stack,
-        precisions=[] if ANY_PRECISION in labels else [parallel.precision(one, model, chip) for one in labels],
+        precisions=[parallel.precision(one, model, chip) for one in labels],
         routing=None if question.routing is None else parallel.parse_routing(question.routing),
         memory_fraction=question.memory_fraction,
         top_p=question.sampling == "top-p",

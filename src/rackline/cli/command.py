@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -197,10 +198,10 @@ def spoken(error: InputError, verb: Verb[Any, Any]) -> InputError:
 
 
 def with_flags(text: str, flags: Mapping[str, str]) -> str:
-    """A text in which names of options in backticks become flags."""
+    """A text in which names of options in backticks become flags; alternatives that this command lacks go."""
     for key, flag in flags.items():
         text = text.replace(f"`{key}`", flag)
-    return text
+    return re.sub(r" or `\w+`", "", text)
 
 
 def _outputs(verb: Verb[Any, Any]) -> dict[str, Option]:

@@ -369,8 +369,8 @@ def rl_plan(
         gen_chips is None or 0 < gen_chips < chips,
         what="gen_chips",
         given=gen_chips,
-        allowed=f"1 to {chips - 1} of {chips}",
-        nearest=str(max(1, chips // 2)),
+        allowed=f"1 to {chips - 1} of {chips}" if chips > 1 else "on a cluster of two chips or more",
+        nearest=str(chips // 2) if chips > 1 else None,
     )
     splits = [chips] if schedule.colocated else [gen_chips] if gen_chips else _splits(job.cluster)
     best: tuple[RlStep, RolloutEngine, Updates] | None = None

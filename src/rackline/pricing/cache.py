@@ -77,7 +77,7 @@ def keeping_cost(tier: MemoryTier, entry_bytes: float) -> KeepingCost:
     """
     _positive("entry bytes", entry_bytes)
     if tier.usd_per_hour is None:
-        raise InputError(what=f"price of {tier.name}", given=None, allowed="a tier with usd_per_hour")
+        raise InputError(what=f"price of {tier.name}", given="nothing", allowed="a tier with usd_per_hour")
     usd_per_s = tier.usd_per_hour / SECONDS_PER_HOUR
     own = tier.tier in ("hbm", "sram")
     return KeepingCost(

@@ -231,7 +231,7 @@ def offer_of(on: Cluster) -> Offer:
         InputError: a cluster without a price.
     """
     if on.usd_per_chip_hour is None:
-        raise InputError(what=f"price of {on.name}", given=None, allowed="a cluster with usd_per_chip_hour, or --rent")
+        raise InputError(what="price", given="nothing", allowed=f"USD per chip-hour: {on.name} has none")
     return Offer(chip=on.chip, usd_per_chip_hour=on.usd_per_chip_hour)
 
 

@@ -248,7 +248,8 @@ class PrefixCache:
                 tier.ttl_s >= before,
                 what=f"tier {tier.spec.name}",
                 given=f"ttl={tier.ttl_s:g}s",
-                allowed=f"at least {before:g} s, as long as in the memory before it (`cache_ttl` for HBM)",
+                allowed=(f"at least {before:g} s" if before < inf else "none")
+                + ", as long as in the memory before it (`cache_ttl` for HBM)",
             )
         self._expires = self._lives[0] < inf
         self.stamps: dict[int, float] = {}  # block → when its time began [s], where blocks expire

@@ -94,7 +94,7 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
             user.
     """
     if form not in {**READERS, **DETAILED}:
-        raise unknown_name("--import", form, (*READERS, *(one for one in DETAILED if one not in READERS)))
+        raise unknown_name("format", form, (*READERS, *(one for one in DETAILED if one not in READERS)))
     lines: list[str] = []
     for path in map(Path, paths):
         rows = result_rows(path)
@@ -105,7 +105,7 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
         if runs:
             continue
         if form not in READERS:
-            raise InputError(what="--import", given=str(path), allowed=f"requests as {form} writes them")
+            raise InputError(what=str(path), given="something else", allowed=f"requests as {form} writes them")
         if not rows:
             allowed = "a JSON object, a list of them, or one object per line"
             raise InputError(what="result file", given=str(path), allowed=allowed)

@@ -1,0 +1,129 @@
+"""What each option changes: a question with each value of each of its options, beside the same question without.
+
+`right_options.toml` has the questions and the values. `right_options.json` holds, for each, what the answer says in
+short, how many of its values differ from those without the option, some of them, and a digest of all values and of the
+screen; of what is refused the message. After a change that is meant to move answers:
+
+    PYTHONPATH=tests uv run python tests/golden/test_right_options.py write          # all of them
+    PYTHONPATH=tests uv run python tests/golden/test_right_options.py write plan-1   # the first of plan
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asking import Asking, asking
+from helpers import run_command
+from rackline.api.answer import find_verb
+from rackline.api.question import Option, options
+from stored import assert_told_as_stored, laid_out, lines_of
+
+HERE = Path(__file__).resolve().parent
+STORED = HERE / "right_options.json"
+SHOWN = 3  # values that differ
+_ASKED = tomllib.loads((HERE / "right_options.toml").read_text(encoding="utf-8"))
+BASES: dict[str, str] = {
+    f"{name}-{place}": words for name, every in _ASKED["bases"].items() for place, words in enumerate(every, 1)
+}
+VALUES: dict[str, list[str]] = _ASKED["values"]
+OWN: dict[str, dict[str, list[str]]] = _ASKED["own"]
+
+
+def ways(base: str, name: str, option: Option) -> list[str]:
+    """Words that stand behind the flag of an option, one for each way to give it."""
+    if name in OWN.get(base, {}):
+        return OWN[base][name]
+    usual = [""] if option.kind == "switch" else list(option.choices) or [str(2 * (option.minimum or 1))]
+    return VALUES.get(name, usual)[: None if base.endswith("-1") else 1]
+
+
+def merged(words: list[str], more: list[str]) -> list[str]:
+    """Words of a command with further options, which take the place of the same ones, and without `~--flag`."""
+    flags = {word.removeprefix("~") for word in more if word.startswith(("--", "~--"))}
+    kept: list[str] = []
+    dropped = False
+    for word in words:
+        dropped = word in flags or (dropped and not word.startswith("--"))
+        kept += [] if dropped else [word]
+    return [*kept, *(word for word in more if not word.startswith("~"))]
+
+
+def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of plain data with its place; numbers with six digits."""
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(one, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, float):
+        yield where, float(f"{value:.6g}")
+    else:
+        yield where, value
+
+
+def answered(words: list[str], here: Asking) -> tuple[int, str, dict[str, Any], list[str]]:
+    """Status, the answer in short, its values, and the screen, or what is said of why there is none."""
+    here.answers.clear()
+    ran = run_command(words, here.folder)
+    assert "Traceback" not in ran.err, words
+    if not here.answers:
+        return ran.status, "", {}, lines_of(ran.err, here.folder)
+    data = json.loads(json.dumps(here.answers[-1].to_dict(), default=str))
+    values = dict(leaves({key: one for key, one in data.items() if key not in ("question", "elapsed_s")}))
+    return ran.status, repr(here.answers[-1]), values, lines_of(ran.out + ran.err, here.folder)
+
+
+def told(base: str) -> dict[str, Any]:
+    """What each value of each option changes in the answer to a question."""
+    found: dict[str, Any] = {}
+    first = shlex.split(BASES[base])
+    with asking() as here:
+        _, short, before, _ = answered(first, here)
+        found["without"] = short
+        for name, option in options(find_verb(first[0]).question).items():
+            if option.positional or option.output or option.hidden:
+                continue
+            flag = option.flag or f"--{name.replace('_', '-')}"
+            for value in ways(base, name, option):
+                status, short, values, screen = answered(merged(first, [flag, *shlex.split(value)]), here)
+                if not values:
+                    found[f"{flag} {value}".strip()] = [status, *[line for line in screen if line][-1:]]
+                    continue
+                moved = [(key, one) for key, one in values.items() if before.get(key) != one]
+                some = dict(moved[:: max(len(moved) // SHOWN, 1)][:SHOWN])
+                digest = hashlib.sha256(json.dumps([list(values.items()), screen]).encode()).hexdigest()[:8]
+                found[f"{flag} {value}".strip()] = [status, short, len(moved), some, digest]
+    return found
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_each_option_changes_what_is_stored(base: str) -> None:
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    assert_told_as_stored(stored[base], told(base))
+
+
+def main() -> int:
+    """Write what is said today."""
+    names = sys.argv[2:] or list(BASES)
+    if sys.argv[1:2] != ["write"] or not set(names) <= set(BASES):
+        print(__doc__)
+        return 2
+    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+    for name in names:
+        start = time.process_time()
+        stored[name] = told(name)
+        print(f"{name}: {len(stored[name])} answers in {time.process_time() - start:.1f} s", flush=True)
+    STORED.write_text(laid_out({name: stored[name] for name in BASES if name in stored}) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
