@@ -181,6 +181,7 @@ def asked(name: str) -> dict[str, Any]:
             found["interval"] = answer.verb.interval(answer)
             found["card"] = plain(answer.verb.card(answer))
             found["answer"] = answer.to_dict()
+            found["frame"] = [plain(row) for row in answer.verb.rows(answer)]
             found["figures"] = dict(figures(answer, whole=name in _ASKED["drawn_whole"]))
             found["columns that give way"] = priorities(answer)
             found["origins"] = list(answer.verb.origins(answer))

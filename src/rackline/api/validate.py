@@ -462,7 +462,9 @@ def _refit(
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
         if any(case.kind != "train" for case in cases.cases):
             if by == "source":
-                raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half for servings")
+                raise InputError(
+                    what="refit", given=by, allowed="model, chip, stack, version, laboratory or half for servings"
+                )
             return validation_refit.refit(cases, by, calibration=calibration, done=done)
         if by in ("stack", "version", "half", "laboratory"):
             raise InputError(

@@ -8,13 +8,9 @@ from rackline.serving.closed_loop import (
 )
 from rackline.serving.curve import (
     BatchCurve,
-    ModeChoice,
     StaticBatch,
     balance_batch,
     batch_curve,
-    crossover_context,
-    mode_at_price,
-    mode_at_speed,
     static_batch,
 )
 from rackline.serving.open_loop import Population, open_loop
@@ -31,7 +27,6 @@ __all__ = [
     "ClosedLoop",
     "Engine",
     "Mode",
-    "ModeChoice",
     "Population",
     "Speculation",
     "Stack",
@@ -42,11 +37,8 @@ __all__ = [
     "batch_curve",
     "capacity",
     "closed_loop",
-    "crossover_context",
     "expected_tokens",
     "max_throughput",
-    "mode_at_price",
-    "mode_at_speed",
     "open_loop",
     "stack",
     "static_batch",

@@ -1,4 +1,4 @@
-"""Step time and cost of one deployment over batch size: balance points, fast and slow modes.
+"""Step time and cost of one deployment over batch size, and its balance point.
 
 These are the questions of the closed forms in `rackline.serving.blackboard`, answered from a deployment's pass table by
 root finding, so that they hold for any architecture, calibration and step policy.
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from rackline.arch import AnyModel
-from rackline.errors import require
 from rackline.hardware import Chip
 from rackline.parallel import Deployment
 from rackline.passes import UNIT, Batch, StepPolicy
@@ -48,23 +47,6 @@ class BatchCurve:
     usd_per_mtok_output: FloatLike
     tokens_per_s_per_chip: FloatLike
     tokens_per_s_per_user: FloatLike
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeChoice:
-    """Another batch size of the same deployment, compared with the normal one.
-
-    Args:
-        batch_size: sequences on one replica [sequences].
-        speed_ratio: tokens/s per user over that at the normal batch size [ratio].
-        price_ratio: cost per token over that at the normal batch size [ratio].
-        reason: why the requested ratio cannot be reached; empty if it can.
-    """
-
-    batch_size: float
-    speed_ratio: float
-    price_ratio: float
-    reason: str = ""
 
 
 def decode_batch(deployment: Deployment, batch_size: FloatLike, context_len: FloatLike) -> Batch:
@@ -113,79 +95,6 @@ def curve_of_passes(
     )
 
 
-def _step(deployment: Deployment, context_len: float, policy: StepPolicy | None) -> Callable[[float], float]:
-    table = deployment.table()
-    times = table.time_table(policy)
-    ranks = deployment.layout.attention_dp
-
-    def seconds(batch_size: float) -> float:
-        batch = Batch(decode_sequences=max(batch_size / ranks, 1.0), context_len=context_len, group_tokens=batch_size)
-        return float(times.seconds(table.features(batch))) * deployment.stage_imbalance
-
-    return seconds
-
-
-def _choice(step: Callable[[float], float], batch_size: float, normal_batch: float, reason: str = "") -> ModeChoice:
-    """Compare a batch size with the normal one."""
-    seconds, normal = step(batch_size), step(normal_batch)
-    return ModeChoice(
-        batch_size=batch_size,
-        speed_ratio=normal / seconds,
-        price_ratio=(seconds / batch_size) / (normal / normal_batch),
-        reason=reason,
-    )
-
-
-def mode_at_speed(
-    deployment: Deployment,
-    normal_batch: float,
-    speed_ratio: float,
-    context_len: float,
-    policy: StepPolicy | None = None,
-) -> ModeChoice:
-    """The largest batch size that is `speed_ratio` times as fast as the normal one (below 1: a slow mode).
-
-    Raises:
-        InputError: the ratio or the batch size is not positive.
-    """
-    _positive(normal_batch=normal_batch, speed_ratio=speed_ratio)
-    step = _step(deployment, context_len, policy)
-    normal, fastest = step(normal_batch), step(1.0)
-    wanted = normal / speed_ratio
-    if fastest > wanted:
-        return _choice(step, 1.0, normal_batch, f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast")
-    return _choice(step, _root(lambda b: step(b) - wanted, 1.0, _LARGEST), normal_batch)
-
-
-def mode_at_price(
-    deployment: Deployment,
-    normal_batch: float,
-    price_ratio: float,
-    context_len: float,
-    policy: StepPolicy | None = None,
-) -> ModeChoice:
-    """The batch size whose tokens cost `price_ratio` times the normal ones (below 1: a slow mode).
-
-    Raises:
-        InputError: the ratio or the batch size is not positive.
-    """
-    _positive(normal_batch=normal_batch, price_ratio=price_ratio)
-    step = _step(deployment, context_len, policy)
-    normal = step(normal_batch)
-    per_token = normal / normal_batch * price_ratio
-    cheapest = step(_LARGEST) / _LARGEST
-    if cheapest >= per_token:
-        return ModeChoice(
-            batch_size=np.inf,
-            speed_ratio=0.0,
-            price_ratio=cheapest / (normal / normal_batch),
-            reason=f"cost floor: no batch size is cheaper than {cheapest / (normal / normal_batch):.3g} times normal",
-        )
-    if step(1.0) <= per_token:
-        return _choice(step, 1.0, normal_batch, "batch 1 costs less than that")
-    return _choice(step, _root(lambda b: per_token - step(b) / b, 1.0, _LARGEST), normal_batch)
-
-
 def balance_batch(deployment: Deployment, context_len: float = 0.0) -> float:
     """Batch size at which compute takes as long as memory traffic under the blackboard policy (lecture C20, with KV
     C23).
@@ -196,44 +105,17 @@ def balance_batch(deployment: Deployment, context_len: float = 0.0) -> float:
     Returns:
         Sequences on one replica; infinite if KV reads take longer than compute at every batch size.
     """
-    return _balance(deployment, lambda batch: (batch, context_len), 1.0)
-
-
-def crossover_context(deployment: Deployment, batch_size: float = 1.0e7) -> float:
-    """Context length at which the KV reads of a large batch take as long as its compute, L* (lecture C15) [tokens].
-
-    Infinite where attention reads a bounded number of tokens or its own FLOP grow as fast.
-    """
-    return _balance(deployment, lambda context: (batch_size, context), 1.0, rising="memory")
-
-
-def _balance(
-    deployment: Deployment,
-    point: Callable[[float], tuple[float, float]],
-    start: float,
-    rising: str = "compute",
-) -> float:
     table = deployment.table().with_calibration(UNIT)
     ranks = deployment.layout.attention_dp
 
-    def gap(value: float) -> float:
-        batch_size, context_len = point(value)
-        parts = table.time(
-            Batch(
-                decode_sequences=max(batch_size / ranks, 1e-9),
-                context_len=context_len,
-                group_tokens=batch_size,
-            ),
-            "blackboard",
-        ).by_resource
-        ahead = parts["compute"] - parts["hbm"]
-        return ahead if rising == "compute" else -ahead
+    def gap(batch_size: float) -> float:
+        batch = Batch(decode_sequences=max(batch_size / ranks, 1e-9), context_len=context_len, group_tokens=batch_size)
+        parts = table.time(batch, "blackboard").by_resource
+        return parts["compute"] - parts["hbm"]
 
     if gap(_LARGEST) <= 0:
         return float("inf")
-    if gap(start) >= 0:
-        return start
-    return _root(gap, start, _LARGEST)
+    return 1.0 if gap(1.0) >= 0 else _root(gap, 1.0, _LARGEST)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -250,12 +132,6 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 def _brentq() -> Any:
     """SciPy's bracketing root finder; its module takes a tenth of a second to import."""
     return importlib.import_module("scipy.optimize").brentq
-
-
-def _positive(**values: float) -> None:
-    for what, given in values.items():
-        good = given > 0 and np.isfinite(given)
-        require(good, what=what, given=given, allowed="a finite number above 0", nearest="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
