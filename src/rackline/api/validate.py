@@ -203,7 +203,9 @@ def summary_of(answer: Answered) -> str:
     found = answer.result
     if isinstance(found, Validated):
         medians = ", ".join(
-            f"{name} {format_percent(stats.median_abs_error)}" for name, stats in found.board.metrics.items()
+            f"{name} {format_percent(stats.median_abs_error)}"
+            for name, stats in found.board.metrics.items()
+            if stats.supported
         )
         supported = found.board.num_cases - len(found.board.unsupported)
         return f"median |error|: {medians or 'none'}; {supported:,} of {found.board.num_cases:,} cases predicted"

@@ -21,6 +21,7 @@ from rackline.training.memory import TrainMemory, train_memory
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.stack import TrainingStack, default_training_stack
 from rackline.training.system import MicroBatch, TrainingSystem
+from rackline.units import several
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -430,7 +431,7 @@ def best_updates(
     less = ", a smaller reward model" if job.reward is not None else ""
     less += ", GRPO, which has no critic" if job.algorithm == "ppo" else ""
     raise InputError(
-        what=f"training of {names} on {cluster.num_chips} chips of {cluster.name}",
+        what=f"training of {names} on {several(cluster.num_chips, 'chip')} of {cluster.name}",
         given=f"{least / 1e9:.0f} GB on a chip at the least",
         allowed=f"the {cluster.chip.hbm_bytes / 1e9:.0f} GB that it has: more chips, a shorter answer{less}, "
         "or adapters",
