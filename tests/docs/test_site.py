@@ -6,6 +6,7 @@ that are not LaTeX, names of code that do not exist.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, TimeoutError
 
 from scripts import load_script
 
@@ -143,8 +144,12 @@ def test_the_search_finds(address: str, browser: Browser, asked: str, found: str
     page = browser.new_page()
     page.set_default_timeout(120_000)
     page.goto(address + "index.html")
-    page.locator("input.md-search__input").fill(asked)
-    page.wait_for_selector(".md-search-result__link")
+    for _ in range(60):  # what is typed before the search has begun is not looked for
+        page.locator("input.md-search__input").fill("")
+        page.locator("input.md-search__input").fill(asked)
+        with contextlib.suppress(TimeoutError):
+            page.wait_for_selector(".md-search-result__link", timeout=2_000)
+            break
     links = [link.get_attribute("href") or "" for link in page.locator(".md-search-result__link").all()]
     assert found in page.locator(".md-search-result").inner_text().lower() + links[0]
     page.close()
