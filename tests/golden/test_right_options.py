@@ -17,6 +17,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,33 +82,57 @@ def answered(words: list[str], here: Asking) -> tuple[int, str, dict[str, Any], 
     return ran.status, repr(here.answers[-1]), values, lines_of(ran.out + ran.err, here.folder)
 
 
-def told(base: str) -> dict[str, Any]:
-    """What each value of each option changes in the answer to a question."""
+def option_names(base: str) -> list[str]:
+    """Options of a question that can be given in some way."""
+    known = options(find_verb(BASES[base].split()[0]).question)
+    given = {name: one for name, one in known.items() if not (one.positional or one.output or one.hidden)}
+    return [name for name, one in given.items() if ways(base, name, one)]
+
+
+@cache
+def without(base: str) -> tuple[str, dict[str, Any]]:
+    """The answer to a question as it stands: in short, and its values."""
+    with asking() as here:
+        _, short, values, _ = answered(shlex.split(BASES[base]), here)
+    return short, values
+
+
+def told(base: str, name: str) -> dict[str, Any]:
+    """What each value of an option changes in the answer to a question."""
     found: dict[str, Any] = {}
     first = shlex.split(BASES[base])
+    option = options(find_verb(first[0]).question)[name]
+    flag = option.flag or f"--{name.replace('_', '-')}"
+    _, before = without(base)
     with asking() as here:
-        _, short, before, _ = answered(first, here)
-        found["without"] = short
-        for name, option in options(find_verb(first[0]).question).items():
-            if option.positional or option.output or option.hidden:
+        for value in ways(base, name, option):
+            status, short, values, screen = answered(merged(first, [flag, *shlex.split(value)]), here)
+            if not values:
+                found[f"{flag} {value}".strip()] = [status, *[line for line in screen if line][-1:]]
                 continue
-            flag = option.flag or f"--{name.replace('_', '-')}"
-            for value in ways(base, name, option):
-                status, short, values, screen = answered(merged(first, [flag, *shlex.split(value)]), here)
-                if not values:
-                    found[f"{flag} {value}".strip()] = [status, *[line for line in screen if line][-1:]]
-                    continue
-                moved = [(key, one) for key, one in values.items() if before.get(key) != one]
-                some = dict(moved[:: max(len(moved) // SHOWN, 1)][:SHOWN])
-                digest = hashlib.sha256(json.dumps([list(values.items()), screen]).encode()).hexdigest()[:8]
-                found[f"{flag} {value}".strip()] = [status, short, len(moved), some, digest]
+            moved = [(key, one) for key, one in values.items() if before.get(key) != one]
+            some = dict(moved[:: max(len(moved) // SHOWN, 1)][:SHOWN])
+            digest = hashlib.sha256(json.dumps([list(values.items()), screen]).encode()).hexdigest()[:8]
+            found[f"{flag} {value}".strip()] = [status, short, len(moved), some, digest]
     return found
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_each_option_changes_what_is_stored(base: str) -> None:
-    stored = json.loads(STORED.read_text(encoding="utf-8"))
-    assert_told_as_stored(stored[base], told(base))
+@cache
+def stored() -> dict[str, dict[str, Any]]:
+    """What the file holds, by question and option."""
+    return json.loads(STORED.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("base", "name"), [(base, name) for base in BASES for name in option_names(base)])
+def test_an_option_changes_what_is_stored(base: str, name: str) -> None:
+    assert_told_as_stored(stored()[base][name], told(base, name))
+
+
+def test_each_option_is_stored_beside_its_question() -> None:
+    assert {base: list(every) for base, every in stored().items()} == {
+        base: ["", *option_names(base)] for base in BASES
+    }
+    assert {base: every[""] for base, every in stored().items()} == {base: without(base)[0] for base in BASES}
 
 
 def main() -> int:
@@ -116,12 +141,12 @@ def main() -> int:
     if sys.argv[1:2] != ["write"] or not set(names) <= set(BASES):
         print(__doc__)
         return 2
-    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
-    for name in names:
+    found = stored() if STORED.exists() else {}
+    for base in names:
         start = time.process_time()
-        stored[name] = told(name)
-        print(f"{name}: {len(stored[name])} answers in {time.process_time() - start:.1f} s", flush=True)
-    STORED.write_text(laid_out({name: stored[name] for name in BASES if name in stored}) + "\n", encoding="utf-8")
+        found[base] = {"": without(base)[0]} | {name: told(base, name) for name in option_names(base)}
+        print(f"{base}: {len(found[base])} options in {time.process_time() - start:.1f} s", flush=True)
+    STORED.write_text(laid_out({base: found[base] for base in BASES if base in found}) + "\n", encoding="utf-8")
     return 0
 
 
