@@ -31,7 +31,8 @@ class Asking:
     Args:
         folder: with the files.
         answers: in their order.
-        bars: of each its title and columns, how often it was told of, and what was told last.
+        bars: of each its title and columns, how often it was told of, and what was told last;
+            of descriptions, which come in any order from several processes, the first of the alphabet.
     """
 
     folder: Path
@@ -45,7 +46,11 @@ class Asking:
         self.bars.append(seen)
 
         def update(**told: Any) -> None:
-            seen[-2:] = seen[-2] + 1, {key: one for key, one in told.items() if key != "rate"}
+            before = seen[-1].get("description", told.get("description"))
+            kept = {
+                key: min(one, before) if key == "description" else one for key, one in told.items() if key != "rate"
+            }
+            seen[-2:] = seen[-2] + 1, kept
 
         yield update
 
