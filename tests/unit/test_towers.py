@@ -114,7 +114,7 @@ def test_a_pass_is_no_faster_than_the_peak(config: str) -> None:
         ({"image_size": "big"}, "image_size: got 'big', allowed: WIDTHxHEIGHT"),
         ({"image_size": "100000x1"}, "image_size: got"),
         ({"images": 0}, "at least one, or `audio`"),
-        ({"images": 0, "audio": "10s"}, "images or `audio` for its vision tower"),
+        ({"images": 0, "audio": "10s"}, "audio: got 10.0, allowed: `images` alone, which the vision tower"),
     ],
 )
 def test_refusals(config: str, more: dict[str, Any], message: str) -> None:

@@ -90,8 +90,9 @@ def media_of(question: MediaQuestion, watch: Watch) -> arch.Media | None:
         what, given, kind, reads = ("audio", audio_s, "vision", "images")
         if missing == ["vision"]:
             what, given, kind, reads = ("images", images, "audio", "audio")
-        allowed = f"`{reads}` alone, which the {kind} tower of {name} reads" if towers else "a model with a tower"
-        raise InputError(what=what, given=given, allowed=allowed)
+        if not towers:
+            raise InputError(what=what, given=name, allowed="a model with a tower that is known")
+        raise InputError(what=what, given=given, allowed=f"`{reads}` alone, which the {kind} tower of {name} reads")
     watch.media = tuple(parts)
     return arch.Media(parts=watch.media)
 
