@@ -142,7 +142,10 @@ def in_short(spec: dict[str, Any]) -> dict[str, Any]:
 
     digest = hashlib.sha256(json.dumps(without(spec)).encode()).hexdigest()[:8]
     sizes = [math.log10(abs(one)) for one in numbers if one]
-    return {"marks": digest, "numbers": len(numbers), "orders of magnitude": math.fsum(sizes)}
+    placed = math.fsum(place * size for place, size in enumerate(sizes, 1)) / max(
+        len(sizes), 1
+    )  # what is exchanged shows
+    return {"marks": digest, "numbers": len(numbers), "orders of magnitude": [math.fsum(sizes), placed]}
 
 
 def styles(text: Text) -> dict[str, list[str]]:
