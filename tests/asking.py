@@ -46,11 +46,10 @@ class Asking:
         self.bars.append(seen)
 
         def update(**told: Any) -> None:
-            before = seen[-1].get("description", told.get("description"))
-            kept = {
-                key: min(one, before) if key == "description" else one for key, one in told.items() if key != "rate"
-            }
-            seen[-2:] = seen[-2] + 1, kept
+            told.pop("rate", None)  # which is the machine's
+            if "description" in told:
+                told["description"] = min(told["description"], seen[-1].get("description", told["description"]))
+            seen[-2:] = seen[-2] + 1, told
 
         yield update
 

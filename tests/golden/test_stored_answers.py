@@ -16,7 +16,6 @@ import json
 import math
 import re
 import shlex
-import shutil
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from asking import ASKED, WIDTH, asking
+from asking import WIDTH, asking
 from helpers import run_command
 from rackline.api.answer import Answer
 from rackline.api.verbs import entries
@@ -142,10 +141,9 @@ def in_short(spec: dict[str, Any]) -> dict[str, Any]:
 
     digest = hashlib.sha256(json.dumps(without(spec)).encode()).hexdigest()[:8]
     sizes = [math.log10(abs(one)) for one in numbers if one]
-    placed = math.fsum(place * size for place, size in enumerate(sizes, 1)) / max(
-        len(sizes), 1
-    )  # what is exchanged shows
-    return {"marks": digest, "numbers": len(numbers), "orders of magnitude": [math.fsum(sizes), placed]}
+    weighted = math.fsum(place * size for place, size in enumerate(sizes, 1))  # what is exchanged shows
+    found = [math.fsum(sizes), weighted / max(len(sizes), 1)]
+    return {"marks": digest, "numbers": len(numbers), "orders of magnitude": found}
 
 
 def styles(text: Text) -> dict[str, list[str]]:
@@ -213,11 +211,9 @@ def number(cell: str) -> float | str:
 
 def refusals() -> dict[str, Any]:
     """Status and message of each command that is refused."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary).resolve() / "asked"
-        shutil.copytree(ASKED, folder)
-        ran = {words: run_command(shlex.split(words), folder) for words in _ASKED["refused"]}
-    return {words: [one.status, *lines_of(one.err, folder)] for words, one in ran.items()}
+    with asking() as here:
+        ran = {words: run_command(shlex.split(words), here.folder) for words in _ASKED["refused"]}
+    return {words: [one.status, *lines_of(one.err, here.folder)] for words, one in ran.items()}
 
 
 def helped() -> dict[str, Any]:

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asking import asking
 from helpers import run_command
 from rackline.api.answer import find_verb
 from rackline.api.question import options
 from stored import assert_told_as_stored, laid_out, lines_of
 
 HERE = Path(__file__).resolve().parent
-ASKED, STORED = HERE / "asked", HERE / "options.json"
+STORED = HERE / "options.json"
 SERVE = "llama-3.1-8b --on dgx-h100 --layout tp=1"
 ASKED_SO = {
     "explain": f"explain {SERVE} --batch 4 --context 1k",
@@ -65,16 +64,14 @@ def said(name: str) -> dict[str, Any]:
             for field, option in options(find_verb(name).question).items()
         }
     }  # fmt: skip
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary).resolve() / "asked"
-        shutil.copytree(ASKED, folder)
+    with asking() as here:
         for field, option in options(find_verb(name).question).items():
             if option.positional or option.output or option.hidden or option.kind == "switch":
                 continue
             flag = option.flag or f"--{field.replace('_', '-')}"
             for wrong in WRONG:
-                ran = run_command([*shlex.split(ASKED_SO[name]), flag, wrong], folder)
-                lines = [line for line in lines_of(ran.err, folder) if line]
+                ran = run_command([*shlex.split(ASKED_SO[name]), flag, wrong], here.folder)
+                lines = [line for line in lines_of(ran.err, here.folder) if line]
                 assert "Traceback" not in ran.err, (name, flag, wrong)
                 assert ran.status in (0, 1, 2), (name, flag, wrong)
                 found[f"{flag} {wrong}"] = "accepted" if not ran.status else [ran.status, *lines[-1:]]

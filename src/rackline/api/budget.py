@@ -371,8 +371,6 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     generated = scaling.lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
     with watch.moving("fitting the loss law"):
         of_wanted, of_new = laws_of(question.law, wanted, experts, mixture=question.moe is not None)
-    if question.loss is not None:
-        scaling.check_loss(of_new, question.loss, "")
     answer = scaling.budget(
         of_new,
         float(scaling.loss(of_wanted, wanted.active_params, wanted.tokens)) if wanted else question.loss or 0.0,

@@ -87,12 +87,11 @@ def media_of(question: MediaQuestion, watch: Watch) -> arch.Media | None:
     ]
     missing = [kind for kind, asked in wanted.items() if asked and kind not in {part.tower.kind for part in parts}]
     if missing:
-        what, given, kind, reads = ("audio", audio_s, "vision", "images")
-        if missing == ["vision"]:
-            what, given, kind, reads = ("images", images, "audio", "audio")
+        what, given, other = ("images", images, "audio") if "vision" in missing else ("audio", audio_s, "images")
         if not towers:
             raise InputError(what=what, given=name, allowed="a model with a tower that is known")
-        raise InputError(what=what, given=given, allowed=f"`{reads}` alone, which the {kind} tower of {name} reads")
+        allowed = f"`{other}` alone, which the {towers[0].kind} tower of {name} reads"
+        raise InputError(what=what, given=given, allowed=allowed)
     watch.media = tuple(parts)
     return arch.Media(parts=watch.media)
 

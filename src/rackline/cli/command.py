@@ -187,12 +187,13 @@ def spoken(error: InputError, verb: Verb[Any, Any]) -> InputError:
     """An error that names fields, with the flags in their place."""
     flags = {key: flag_of(key, one) or key for key, one in {**options(verb.question), **_outputs(verb)}.items()}
     first, space, rest = error.what.partition(" ")
-    what = f"{flags[first]}{space}{rest}" if first in flags and not error.where else error.what
+    where = "" if first in flags and error.where.isidentifier() else error.where  # the function that a value went to
+    what = f"{flags[first]}{space}{rest}" if first in flags and not where else error.what
     return RefusedOptionError(
         what=with_flags(what, flags),
         given=error.given,
         allowed=with_flags(error.allowed, flags),
-        where=error.where,
+        where=where,
         nearest=with_flags(error.nearest, flags) if error.nearest else None,
     )
 

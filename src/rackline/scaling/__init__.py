@@ -15,7 +15,6 @@ from rackline.scaling.budget import (
 from rackline.scaling.law import (
     LossLaw,
     RoutedLaw,
-    check_loss,
     dense_equivalent_params,
     effective_tokens,
     joint_law,
@@ -77,7 +76,6 @@ __all__ = [
     "Trained",
     "Usage",
     "budget",
-    "check_loss",
     "chinchilla_tokens",
     "chip_hours_of_flop",
     "compute_optimal",
