@@ -55,7 +55,8 @@ _TESTS = tuple(
     for name in ("unit", "property", "golden", "validation", "architecture", "docs", "e2e", "lab", "web")
 )
 _ANSWERS = (
-    *(f"tests/golden/test_{name}.py" for name in ("stored_answers", "right_options", "broken_files", "wrong_options")),
+    *(f"tests/golden/test_{name}_options.py" for name in ("right", "combined", "wrong")),
+    *("tests/golden/test_stored_answers.py", "tests/golden/test_broken_files.py"),
     *("tests/docs/test_stored_figures.py", "tests/web/test_stored_data.py"),
 )
 _OF_SOURCE = "tests/architecture/test_source_files.py"

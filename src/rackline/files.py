@@ -31,6 +31,11 @@ MAX_LINE_CHARACTERS = 16 * 2**20
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
+def is_file(name: str | Path) -> bool:
+    """Whether there is a regular file of this name; text that no system takes as a name has none."""
+    return os.path.isfile(name)
+
+
 def open_file(path: str | Path, *, what: str, allowed: str, refusal: type[InputError] = InputError) -> int:
     """Open a file for reading and return its descriptor.
 

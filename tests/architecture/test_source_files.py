@@ -43,7 +43,8 @@ def asserts(tree: ast.Module) -> list[str]:
 
 
 def changeable_dataclasses(tree: ast.Module, *, measuring: bool) -> list[str]:
-    """Dataclasses without slots, and those that can be changed where they have to be values."""
+    """Dataclasses without slots, those that can be changed where they have to be values, and those with more than
+    four fields that can be filled by position."""
     found: list[str] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
@@ -54,6 +55,9 @@ def changeable_dataclasses(tree: ast.Module, *, measuring: bool) -> list[str]:
                     found.append(f"{node.name} has no slots")
                 if "frozen=True" not in made and not measuring and node.name not in GATHERING:
                     found.append(f"{node.name} is not frozen")
+                num_fields = sum(isinstance(one, ast.AnnAssign) for one in node.body)
+                if "kw_only=True" not in made and num_fields > 4 and node.name not in POSITIONAL:
+                    found.append(f"{node.name} has {num_fields} fields that are no keywords")
     return found
 
 
@@ -72,6 +76,7 @@ GATHERING = {
     "Predictor",
     "Resolver",
 }
+POSITIONAL = {"Column", "Sheet", "FitCases", "Kind"}  # written in long lists, or from arrays in their order
 MEASURING = ("lab", "sweeps")  # what runs there gathers as a rule
 
 
@@ -105,3 +110,6 @@ def test_the_rules_find_what_breaks_them() -> None:
     classes = ast.parse("@dataclass(slots=True)\nclass A: ...\n@dataclass(frozen=True)\nclass B: ...\n")
     assert changeable_dataclasses(classes, measuring=False) == ["A is not frozen", "B has no slots"]
     assert changeable_dataclasses(classes, measuring=True) == ["B has no slots"]
+    fields = "; ".join(f"a{number}: int" for number in range(5))
+    row = ast.parse(f"@dataclass(frozen=True, slots=True)\nclass C: {fields}")
+    assert changeable_dataclasses(row, measuring=False) == ["C has 5 fields that are no keywords"]

@@ -109,3 +109,13 @@ def test_a_full_decode_pool_bounds_the_batch() -> None:
 def test_no_users_are_refused() -> None:
     with pytest.raises(InputError, match="concurrency"):
         _pools("few users", stack("vllm")).closed_loop(Workload(input_len=100, output_len=100), 0)
+
+
+def test_waits_of_fuller_prefill_pools_go_on_along_their_last_line() -> None:
+    """Beyond the highest load that is worked out (0.92) waits grow with 1 / (1 - load), as between the last two."""
+    pools, work = _pools("decode bound", stack("vllm")), Workload(input_len=2000, output_len=200)
+    free = np.array([1 / 0.15, 1 / 0.08, 20.0, 50.0])
+    waits = pools._first_s(work, 1.0 - 1.0 / free)
+    slopes = np.diff(waits) / np.diff(free)
+    assert slopes[0] > 0.0
+    assert slopes == pytest.approx(slopes[0])

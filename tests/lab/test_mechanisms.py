@@ -79,6 +79,8 @@ def test_mean_field_theory_of_a_stack() -> None:
     quiet, chaotic = cipher.correlations(0.9, 0.9, 200), cipher.correlations(3.0, 0.999, 200)
     assert 0.85 < quiet[-1] <= 0.9  # below gain 1 a stack is nearly linear: inputs stay as alike as they were
     assert abs(chaotic[-1]) < 1e-3  # above, they forget how alike they were
+    for gain in np.linspace(0.5, 1.5, 21).tolist():  # rounding takes no two inputs beyond equal
+        assert cipher.correlations(gain, 1.0, 50).max() <= 1.0
 
 
 # --- moe ---

@@ -217,3 +217,9 @@ def test_progress_names_each_pair_and_counts_them(monkeypatch: pytest.MonkeyPatc
     assert told == [("a@one", 1, 2), ("b@one", 2, 2)]
     assert [one.name for one in found.offers] == ["b@one", "a@one"]  # the best first
     assert found.use == "use"
+
+
+def test_a_figure_of_nothing_says_why() -> None:
+    figure = rl.afford("llama-3.1-405b", on="l40s-8", users=300, use="chat").plot()
+    assert figure.subtitle == "no model fits on any cluster"
+    assert figure.description == "$ a month: no model fits on any cluster."

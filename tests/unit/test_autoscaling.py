@@ -142,6 +142,9 @@ def test_keda_wakes_at_a_poll_and_sleeps_after_its_cooldown() -> None:
     policy = AUTOSCALERS.find("keda")(_setting())
     policy.wish(_seen(0.0, ready=1, waiting=1))
     assert [policy.wish(_seen(time, ready=1)) for time in (270.0, 300.0)] == [1, 0]
+    policy = AUTOSCALERS.find("keda")(_setting())
+    assert policy.wish(_seen(0.0, ready=4, waiting=21)) == 4  # within a tenth of five waiting each
+    assert policy.wish(_seen(15.0, ready=2, waiting=20)) == 4  # at twice the target there are twice as many
 
 
 def test_the_planner_divides_its_prediction_by_the_rate_of_a_replica() -> None:

@@ -240,6 +240,11 @@ class TestWaiting:
         if load < MOST_LOAD:
             assert float(one.prompt_s(load + 2e-3, in_turn)) > limit
 
+    def test_prompts_come_alone_unless_said_otherwise(self) -> None:
+        one, _ = passes(4, 2, 0.1)
+        found = [float(one.highest_load(*given)) for given in ((1.5,), (1.5, 1.0), (1.5, 2.0))]
+        assert found[0] == found[1] != found[2]
+
     def test_no_time_left_means_no_load(self) -> None:
         assert float(passes(4, 1, 0.1)[0].highest_load(-0.1)) == 0.0
 

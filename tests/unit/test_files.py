@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rackline import files
+from rackline.cli.main import run
 from rackline.errors import InputError
-from rackline.files import check_outputs, read_lines, read_text, replacing, write_text
+from rackline.files import check_outputs, is_file, read_lines, read_text, replacing, write_text
 
 
 def test_a_file_is_replaced_and_keeps_its_permissions_and_line_ends(tmp_path: Path) -> None:
@@ -118,3 +119,18 @@ def test_outputs_are_held_against_inputs_and_each_other(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=words):
             check_outputs(outputs, {"--trace": trace})
+
+
+def test_text_that_is_no_name_is_no_file(tmp_path: Path) -> None:
+    """Options that may hold a file or text are looked up as they are: long ones, and such with a NUL character."""
+    (tmp_path / "a").write_text("")
+    names = (tmp_path / "a", str(tmp_path / "a"), tmp_path, "a" * 300, "a/" * 4000, "a\0b", "")
+    assert [is_file(name) for name in names] == [True, True, False, False, False, False, False]
+
+
+def test_a_name_that_is_too_long_is_named_beside_a_file_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["explain", "a" * 300, "--on", "dgx-h100", "--batch", "1", "--context", "1k"]
+    assert run([*words, "--plot", str(tmp_path / "a.svg")]) == 2
+    assert "(300 characters), allowed: one of" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from rackline.errors import InputError
 from rackline.fitting.amounts import amounts
 from rackline.fitting.fit import KernelFit, groups_of, seconds
 from rackline.fitting.run import calibrate_class
-from rackline.fitting.tables import read_tables
+from rackline.fitting.tables import FEWEST_ROWS, read_tables
 from rackline.hardware import chip
 from rackline.passes import Batch, calibration
 from rackline.passes.fallback import at_version, split_version
@@ -58,6 +58,17 @@ def test_a_slower_older_version_has_numbers_of_its_own(tmp_path: Path) -> None:
     assert older.values["eta_compute"] == pytest.approx(0.4, rel=0.06)
     assert older.values["eta_memory"] == pytest.approx(0.5, rel=0.06)
     assert older.median_error < 0.05 < 0.2 < older.newer_error
+
+
+def test_ten_shared_shapes_tell_that_versions_run_the_same_kernel(tmp_path: Path) -> None:
+    """Shapes that only an older version measured count for the newest one, if ten others took both the same time."""
+    header, path = "chip,stack,stack_version,dtype,m,n,k,seconds", tmp_path / "gemm.csv"
+    for shared, counted in ((FEWEST_ROWS - 1, 0), (FEWEST_ROWS, 5)):
+        newest = [f"h100-sxm,vllm,1.2,bfloat16,{m},1024,4096,{m * 1e-6!r}" for m in range(1, 21)]
+        older = [f"h100-sxm,vllm,1.1,bfloat16,{m},1024,4096,{m * 1e-6!r}" for m in range(21 - shared, 26)]
+        path.write_text("\n".join([header, *newest, *older]))
+        (table,) = read_tables([path], (H100.name,))
+        assert len(table.seconds) == 20 + counted
 
 
 def test_versions_that_take_the_same_time_share_numbers(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from rackline.hardware import Cluster, cluster
 from rackline.hub import Adapter
 from rackline.parallel import Layout, precision
 from rackline.report.exports import commands_text
-from rackline.search.extensions import paying_drafts
+from rackline.search.extensions import SpeculationRow, paying_drafts
 from rackline.search.kubernetes import kubernetes_manifests
 from rackline.search.launch import Drafts, check_stack
 from rackline.search.launch_commands import PORT, LaunchCommand, Start, deployment_commands, starts_of
@@ -355,6 +355,29 @@ def test_a_plan_launches_the_drafts_that_pay() -> None:
     assert "name a head or a small model with --draft" in commands_text(planned("llama-3.1-8b", speculate="1").launch)
     named = commands_text(planned("llama-3.1-8b", speculate="1=2", draft="llama-3.2-3b").launch)
     assert '"method": "draft_model", "model": "meta-llama/Llama-3.2-3B' in named
+
+
+def test_drafts_are_fewer_than_the_layers_that_draft_or_a_multiple_of_them() -> None:
+    """With two layers of its own a model drafts 1, 2 or 4 tokens in a step, and no 3, however fast they were."""
+
+    def row(count: int, tpot_s: float) -> SpeculationRow:
+        drafts = SimpleNamespace(draft_tokens=count)
+        return SpeculationRow(
+            speculation=drafts,  # type: ignore[arg-type]
+            sequences_per_rank=np.array([1.0, 8.0]),
+            tpot_s=np.array([tpot_s, tpot_s]),
+            breakeven=np.zeros(2),
+            pays_up_to=8,
+            best_batch=8,
+            output_tokens_per_s_per_chip=1.0,
+        )
+
+    two = replace(model("mimo-7b"), mtp_layers=2)
+    found: Any = SimpleNamespace(best=SimpleNamespace(max_num_seqs=4), system=SimpleNamespace(model=two))
+    for fastest, expected in ((1, 1), (2, 2), (3, 0), (4, 4)):
+        rows = [row(0, 0.02), *(row(count, 0.01 if count == fastest else 0.03) for count in (1, 2, 3, 4))]
+        chosen = paying_drafts(found, rows)
+        assert (chosen.speculation.draft_tokens if chosen else 0) == expected
 
 
 def test_a_tier_of_the_host_reaches_the_engine() -> None:

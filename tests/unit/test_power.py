@@ -19,7 +19,7 @@ from rackline.passes.features import as_array
 from rackline.passes.row import clock_share, converts, feature_names
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.fleet import mean_step, output_joules, power_at, power_of, prompt_joules, request_joules
-from rackline.serving.stack import IDEAL
+from rackline.serving.stack import IDEAL, stack
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 from rackline.validation.cases import Case
@@ -261,3 +261,22 @@ def test_arrays_of_power() -> None:
     found = drawn_w(H100, np.array([0.0, 10.0, 1e6]), np.array([1.0, 0.1, 1.0]))
     assert found.tolist() == [POWER.idle_w, POWER.idle_w + 100.0, POWER.limit_w]
     assert as_array(found).shape == (3,)
+
+
+def test_padding_is_spared_at_the_clock_of_its_row() -> None:
+    """Padded rows of experts cost next to nothing: their share of the arithmetic is taken off at the same clock."""
+    around = stack("vllm", version="0.12.0", chip=chip("h200-sxm"))
+    found = deploy("qwen3-235b-a22b", "tp=4", on="dgx-h200", label="fp8_block", calibration="vllm")
+    found = replace(found, calibration=around.calibrated(found.calibration, "hopper"))
+    on = replace(found.cluster, chip=replace(found.cluster.chip, power_cap_w=350.0))
+    assert on.chip.power is not None
+    seconds = replace(found, cluster=on).table().numbers()
+    (padded,) = (one for one in joule_numbers(seconds, on.chip).rows if one.row.padding)
+    (before,) = (one for one in seconds.rows if one.row.padding)
+    assert 0.0 < before.clock_share < 1.0
+    row = padded.row
+    for feature in row.padding:
+        flop = row.compute[feature] - row.padding[feature]
+        joules = on.chip.power.flop_joules(row.compute_dtype or row.dtype) * before.clock_share * flop
+        joules += on.chip.power.joules_per_hbm_byte * row.hbm.get(feature, 0.0)
+        assert padded.overhead_s[feature] == pytest.approx(joules)

@@ -116,3 +116,9 @@ def test_numbers_of_settings_may_stand_in_expressions() -> None:
     options = {"model": "llama-3.1-8b", "on": "l40s-8", "batch": 8, "context": "2k"}
     file = read_file({"options": options, "set": {"hbm_bytes_per_s": "1TB/s"}})
     assert file.numbers["hbm_bytes_per_s"] == 1e12
+
+
+def test_options_of_a_question_are_named() -> None:
+    """All but those that stand first in the command."""
+    with pytest.raises(TypeError, match="positional argument"):
+        FitQuestion("llama-3.1-8b", "dgx-h100")  # type: ignore[call-arg]

@@ -12,7 +12,10 @@ import pytest
 
 from rackline.cli.main import run
 from rackline.errors import InputError
+from rackline.passes import Batch
 from rackline.plain import plain
+from rackline.serving.stack import IDEAL
+from rackline.serving.steady import median_prompts
 from rackline.validation import Case, CaseSet
 from rackline.validation.cases import case_from
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
@@ -337,3 +340,21 @@ def test_a_case_that_cannot_be_fitted_does_not_end_the_others() -> None:
     assert [case.case_id for case in found.unsupported] == ["odd"]
     assert found.tpot_s.tolist() == [first.measured["tpot_s"], last.measured["tpot_s"]]
     assert len(found.schedulers) == 2
+
+
+def test_a_median_step_carries_the_prompts_of_the_requests_that_end_in_it() -> None:
+    """Of 8 sequences with 5 tokens two end in a step, so that the median step has three quarters of two prompts."""
+    (case,) = cases_of([line("llama-3.1-8b", "vllm", 2, 8, 100) | {"output_len": 5, "length_distribution": "fixed"}])
+    predictor = Predictor(resolver=Resolver())
+    around = predictor.resolver.stack(case)
+    bare = replace(around, host_s_per_step=0.0, host_s_per_sequence=0.0, sample_bytes_per_logit=0.0)
+    (deployment,) = predictor.resolver.deployments(case, stack=bare)
+    engine = predictor.engine(deployment, IDEAL)
+    prompts = float(median_prompts(np.array(2.0)))
+    assert 1.4 < prompts < 1.5
+    batch = Batch(decode_sequences=8.0, context_len=102.5)
+    times = engine.time_table(False)
+    mixed = replace(batch, prefill_sequences=prompts, chunk_tokens=100.0)
+    alone, both = (float(engine.seconds(one, times, two_batch_overlap=False)) for one in (batch, mixed))
+    slowdown = (step_of(predictor, case).kernels_s - alone) / (both - alone)
+    assert slowdown == pytest.approx(1.0) or slowdown == pytest.approx(around.prefill_slowdown)

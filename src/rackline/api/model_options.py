@@ -22,6 +22,7 @@ from rackline.api.question import (
 )
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.errors import ConfigError, HubError, InputError, require
+from rackline.files import is_file
 from rackline.late import late
 
 with late:
@@ -228,11 +229,8 @@ def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) 
 def adapter_of_folder(name: str) -> hub.Adapter | None:
     """The adapter of a file, or of a folder that holds one and no model; None for everything else."""
     path = Path(name).expanduser()
-    try:
-        folder = path.is_dir() and (path / checkpoint.ADAPTER).is_file() and not (path / "config.json").is_file()
-        found = folder or (path.name == checkpoint.ADAPTER and path.is_file())
-    except (OSError, ValueError):
-        return None
+    found = is_file(path / checkpoint.ADAPTER) and not is_file(path / "config.json")
+    found = found or (path.name == checkpoint.ADAPTER and is_file(path))
     return hub.read_adapter(str(path)) if found else None
 
 

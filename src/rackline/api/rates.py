@@ -15,7 +15,7 @@ import numpy as np
 
 from rackline.api.groups import SPREADS, Traffic
 from rackline.errors import InputError, nearest_name, placed, require, unknown_name
-from rackline.files import parse_toml, read_text
+from rackline.files import is_file, parse_toml, read_text
 from rackline.late import late
 from rackline.units import parse_count, parse_fraction, parse_limit, parse_per_second, parse_whole
 
@@ -61,7 +61,7 @@ def rates_of(
         if rate_per_s is None:
             raise InputError(what=option, given="nothing", allowed=f"the mean of a {name}", nearest="5/s")
         found = load.shape(name, rate_per_s, load.PEAK_AMPLITUDE if amplitude is None else amplitude)
-    elif not Path(name).is_file():
+    elif not is_file(name):
         near = nearest_name(name, load.SHAPES)
         raise InputError(what="load", given=name, allowed=f"a file, or {', '.join(load.SHAPES)}", nearest=near)
     else:
@@ -79,7 +79,7 @@ def trace_of(question: Traffic, path: str) -> simulation.Requests:
 
 def is_recorded(path: str) -> bool:
     """Whether a load is that of a recorded trace."""
-    return path not in load.SHAPES and Path(path).is_file() and not load.is_table(path)
+    return path not in load.SHAPES and is_file(path) and not load.is_table(path)
 
 
 def rate_of(text: str) -> float:

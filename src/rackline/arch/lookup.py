@@ -26,6 +26,7 @@ from rackline.catalog import (
 )
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError, HubError, UnknownNameError
+from rackline.files import is_file
 from rackline.late import late
 
 with late:
@@ -82,7 +83,7 @@ def find_towers(name: str, *, offline: bool = False) -> tuple[towers.Tower, ...]
         HubError, ConfigError: a configuration that cannot be read.
     """
     path = Path(name).expanduser()
-    if name.endswith(".json") or _has_config(path):
+    if name.endswith(".json") or is_file(path / CONFIG):
         file, where = (path if name.endswith(".json") else path / CONFIG), name
     else:
         identity = _repository_id(name)
@@ -125,7 +126,7 @@ def is_called(model: AnyModel, name: str) -> bool:
 
 
 def _find(name: str, assume: Sequence[str], *, offline: bool, headers: bool) -> FoundModel:
-    if name.endswith(".json") or (not name.endswith(".toml") and _has_config(Path(name).expanduser())):
+    if name.endswith(".json") or (not name.endswith(".toml") and is_file(Path(name).expanduser() / CONFIG)):
         return _from_file(name, assume)
     identity = _repository_id(name)
     try:
@@ -141,13 +142,6 @@ def _find(name: str, assume: Sequence[str], *, offline: bool, headers: bool) -> 
             raise HubError(
                 what=error.what, given=error.given, allowed=error.allowed, nearest=unknown.nearest
             ) from error
-
-
-def _has_config(folder: Path) -> bool:
-    try:
-        return (folder / CONFIG).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _repository_id(name: str) -> hub.RepositoryId | None:

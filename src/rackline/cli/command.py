@@ -24,7 +24,7 @@ from rackline.cli.screen import (
     screen,
 )
 from rackline.errors import InputError
-from rackline.files import check_outputs
+from rackline.files import check_outputs, is_file
 from rackline.late import late
 from rackline.processes import held
 
@@ -42,7 +42,6 @@ _PLOT_THEME = Option(
     help="colours of the figure: light, dark, or auto (pages follow the reader's system, images are light)",
     choices=("auto", "light", "dark"),
 )
-_LONGEST_NAME = 4096  # characters of a path
 
 
 class ScreenWatch(Bars, Watch):
@@ -251,7 +250,7 @@ def files_read(question: Question) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in question.given(*options(type(question))).items():
         for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
-            if isinstance(one, str) and len(one) < _LONGEST_NAME and Path(one).is_file():
+            if isinstance(one, str) and is_file(one):
                 found[f"{key} {one}"] = one
     return found
 

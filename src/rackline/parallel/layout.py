@@ -251,7 +251,10 @@ def matching_layouts(text: str | None, model: AnyModel, num_chips: int) -> list[
         raise LayoutError(what="layout", given=text, allowed="parts such as tp=8,ep=8", nearest="tp=1")
     if "dp" in named:
         raise LayoutError(
-            what="layout", given=text, allowed="the degrees of one replica; replicas fill all chips, see `chips`"
+            what="layout",
+            given=text,
+            allowed="the degrees of one replica, since replicas fill all chips",
+            nearest=",".join(part for part in text.split(",") if part.partition("=")[0].strip() != "dp") or "tp=1",
         )
     options = enumerate_layouts(model, num_chips)
     matching = [o for o in options if all(getattr(o, name) == getattr(wanted, name) for name in named)]

@@ -311,10 +311,10 @@ def afford_figure(ways: Sequence[tuple[str, Bought]], wanted: Wanted) -> Figure:
     layers = [hovered({"type": "bar", "height": 12}, {"x": x, "y": y, "color": colour(names)}, shown)]
     if not by_users and wanted.budget_usd is not None:
         layers += limit("x", x, wanted.budget_usd, "budget")
-    words = "; ".join(f"{row['label']} {row[measure.field]:,.0f}" for row in rows)
+    words = "; ".join(f"{row['label']} {row[measure.field]:,.0f}" for row in rows) or "no model fits on any cluster"
     return Figure(
         title="What a budget buys" if by_users else "What it costs a month",
-        subtitle=f"{measure.title}, by way to pay",
+        subtitle=f"{measure.title}, by way to pay" if rows else words,
         description=f"{measure.title}: {words}.",
         spec=layered(rows, *layers),
         width=520,

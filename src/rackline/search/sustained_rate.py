@@ -171,6 +171,11 @@ def _within(work: Workload, percentile: float | None) -> tuple[float, float]:
     """Share of the tokens that keep a limit on requests, and how far their mean may be above it [ratio].
 
     Long answers have more of the tokens than of the requests, by their length over the mean.
+
+    >>> from rackline.serving.workload import Mixture
+    >>> work = Workload.of_mixture(Mixture.of(1.0, np.array([9.0, 9.0]), np.array([3.0, 9.0])))
+    >>> _within(work, None), _within(work, 75.0)  # 2 and 8 tokens behind the first one, 5 on average
+    ((1.0, 1.6), (0.6, 1.0))
     """
     heavy = 1.0
     if work.mixture is not None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rackline.catalog.index import build_hash
 from rackline.errors import RacklineError
+from rackline.files import is_file
 from rackline.passes.features import Array
 from rackline.sweeps import passes, questions
 from rackline.sweeps.expression import Expression, check_columns
@@ -134,7 +135,7 @@ def _sources(file: SweepFile) -> dict[str, str]:
             texts += [value for value in axis.values if isinstance(value, str)]
     found: dict[str, str] = {}
     for text in texts:
-        if len(text) < 4096 and Path(text).is_file():
+        if is_file(text):
             with Path(text).open("rb") as stream:
                 found[text] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
