@@ -85,3 +85,12 @@ def test_a_tpu_trains_under_a_stack_of_its_own() -> None:
     assert default_training_stack("hopper") == default_training_stack() == "megatron-bridge"
     system = TrainingSystem.of(arch.model("llama-3.1-8b"), TWO_PODS, global_batch_sequences=512, seq_len=8192)
     assert system.stack.name == "maxtext"
+
+
+def test_groups_that_shard_divide_the_replicas() -> None:
+    """Of all layouts of 8 chips those with whole groups of 4 replicas; else weights would be cut into none."""
+    model, on = arch.model("llama-3.1-8b"), cluster("dgx-h100")
+    system = TrainingSystem.of(model, on, stack=MAXTEXT, global_batch_sequences=64, seq_len=8192)
+    found = train_space(system, fixed={"fsdp": 4})
+    assert set(np.unique(found.fsdp)) == {4}
+    assert set(np.unique(found.dp)) == {4, 8}

@@ -82,6 +82,7 @@ def train_space(
             for ep, expert_tp in _experts(model, tp, cp, dp, fixed)
             for zero in _given(fixed, "zero", (1, 2, 3))
             for fsdp in _given(fixed, "fsdp", _shard_groups(system, tp * cp, dp) if zero == 3 else (0,))
+            if dp % max(fsdp, 1) == 0
             for again in recompute
         ]
         if grid:
