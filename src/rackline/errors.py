@@ -11,7 +11,6 @@ import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
-_WHOLE = 1e15  # below which whole numbers are exact
 _LONGEST = 240  # characters of what was given that are printed
 
 
@@ -144,13 +143,7 @@ def harmless(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """What was given as text, cut where it is long; whole numbers without a point.
-
-    >>> shown(2000.0), shown(0.5), shown("tp=3")
-    ('2000', '0.5', "'tp=3'")
-    """
-    if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
-        value = int(value)
+    """What was given as text, cut where it is long."""
     try:
         text = repr(value[:_LONGEST] if isinstance(value, str) else value)
     except (ValueError, RecursionError):  # a whole number of thousands of digits; nesting without bound

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -94,6 +95,10 @@ def test_interval_covers_the_mean_nineteen_times_of_twenty() -> None:
         _, low, high = mean_interval(list(sample))
         covered += low <= 3.0 <= high
     assert covered / 2000 == pytest.approx(0.95, abs=0.015)  # 3 standard errors of 2,000 draws
+
+
+def test_the_interval_of_one_run_is_unbounded() -> None:
+    assert mean_interval([1.5]) == (1.5, -math.inf, math.inf)
 
 
 def test_every_experiment_has_a_module_that_runs() -> None:

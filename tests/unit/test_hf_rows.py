@@ -91,6 +91,15 @@ def test_a_family_is_counted_as_the_library_counts_it(name: str) -> None:
     assert model.total_params == pytest.approx(case["total_params"], rel=5e-3)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("+")])
+def test_a_file_without_the_key_ties_its_head_as_the_class_does(name: str) -> None:
+    """Saved files leave out what the class has by default; those marked with a + differ from it."""
+    case = CASES[name]
+    config = {key: value for key, value in case["config"].items() if key != "tie_word_embeddings"}
+    model = build_model(read_config(config, name, name).record)
+    assert model.total_params == pytest.approx(case["total_params"], rel=5e-3)
+
+
 def test_almost_all_are_exact() -> None:
     off = [
         name

@@ -253,3 +253,9 @@ def test_one_stack_is_the_default() -> None:
     assert [name for name in names("training_stacks") if training_stack(name).is_rl_default] == ["nemo-rl"]
     assert (default_training_stack(), default_training_stack(rl=True)) == ("megatron-bridge", "nemo-rl")
     assert default_training_stack("tpu-v5e") == default_training_stack("tpu-v5e", rl=True) == "maxtext"
+
+
+@pytest.mark.parametrize(("sharding", "zero"), [("none", 0), ("zero-1", 1), ("shard-grad-op", 2), ("ZeRO_3", 3)])
+def test_what_replicas_share_follows_its_name(sharding: str, zero: int) -> None:
+    layout = train_layout(case(layout={"tp": 1, "sharding": sharding}), arch.model("llama-3.1-8b"))
+    assert layout.zero == zero

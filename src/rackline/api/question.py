@@ -361,6 +361,8 @@ class Question:
         """
         for name, value in self.given(*names).items():
             shown = ", ".join(map(str, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else value
+            if isinstance(shown, float) and shown.is_integer():
+                shown = int(shown)
             raise InputError(what=name, given=shown, allowed=allowed, nearest=nearest)
 
     def either(self, *names: str) -> dict[str, Any]:
