@@ -88,13 +88,15 @@ def test_only_what_was_stored_as_it_is_now_is_unchanged(tmp_path: Path, monkeypa
     assert parts.main(["something"]) == 2
 
 
-def test_a_part_that_is_left_out_says_so(pytester: pytest.Pytester) -> None:
-    """The option as the project's own conftest reads it."""
+def test_a_part_that_is_left_out_says_so(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option as the project's own conftest reads it, in a process of its own: in this one modules that pytester
+    forgets behind it would be imported again, and later tests would find two of each."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
     pytester.makeini("[pytest]\nmarkers = part(name)\n")
     pytester.makepyfile("import pytest\n@pytest.mark.part('lab')\ndef test_a(): assert 0\ndef test_b(): pass\n")
     usual = ("-p", "no:randomly", "-p", "no:schemathesis")
-    pytester.runpytest_inprocess(*usual).assert_outcomes(passed=1, failed=1)
-    found = pytester.runpytest_inprocess(*usual, "--skip-parts", "site,lab")
+    pytester.runpytest_subprocess(*usual).assert_outcomes(passed=1, failed=1)
+    found = pytester.runpytest_subprocess(*usual, "--skip-parts", "site,lab")
     found.assert_outcomes(passed=1, skipped=1)
     found.stdout.fnmatch_lines(["1 skipped: lab: *unchanged*"])

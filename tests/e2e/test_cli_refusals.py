@@ -37,7 +37,7 @@ CASES: list[tuple[list[str], tuple[str, ...]]] = [
     ([*PLAN, "--layout", "tp=7"], ("does not divide the 128 query heads", "nearest: tp=8")),
     ([*PLAN, "--layout", "tp=0"], ("--layout tp", "nearest: 1")),
     ([*PLAN, "--layout", "tq=8"], ("nearest: tp=8",)),
-    ([*PLAN, "--layout", "dp=2"], ("replicas fill all chips", "nearest: tp=1")),
+    ([*PLAN, "--layout", "dp=2"], ("--chips",)),
     ([*PLAN, "--layout", ""], ("--layout",)),
     ([*PLAN, "--precision", "fp7"], ("--precision", "nearest: fp8")),
     ([*PLAN, "--precision", "fp8,kv=foo"], ("data type", "foo")),

@@ -12,7 +12,6 @@ After a change that is meant to move answers, and to draw further ones with a ra
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import random
 import shlex
@@ -23,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_right_options import BASES, answered, merged, option_names, ways
+from test_right_options import BASES, answered, in_short, merged, option_names, ways
 
 from asking import Asking, asking
 from rackline.api.answer import find_verb
-from rackline.api.question import options
+from rackline.api.question import flag_of, options
 from stored import assert_told_as_stored, laid_out
 
 STORED = Path(__file__).with_name("combined_options.json")
@@ -59,10 +58,6 @@ def drawn(base: str, draw: random.Random) -> list[str]:
     words = shlex.split(BASES[base])
     known = options(find_verb(words[0]).question)
     names = [name for name in option_names(base) if name not in ("on", "layout", "calibration", "chips")]
-    more: list[str] = []
-    for name in draw.sample(names, min(draw.randint(2, 4), len(names))):
-        flag = known[name].flag or f"--{name.replace('_', '-')}"
-        more += [flag, *shlex.split(draw.choice(ways(base, name, known[name])))]
     if "--on" in words and draw.random() < 0.8:
         if not words[1].startswith("--") and not words[1].endswith(".json"):
             words[1] = draw.choice(MODELS)
@@ -70,27 +65,17 @@ def drawn(base: str, draw: random.Random) -> list[str]:
         around = {"on": draw.choice(CLUSTERS), "calibration": draw.choice(ENGINES), "layout": layout, "chips": chips}
         for name, value in around.items():
             if name in known and (name == "chips" or draw.random() < 0.8):
-                more = [f"--{name}", value, *more]
-    # an option that was drawn twice is kept as it was first
-    kept: list[str] = []
-    seen: set[str] = set()
-    dropped = False
-    for word in more:
-        if word.startswith(("--", "~--")):
-            dropped = word.removeprefix("~") in seen
-            seen.add(word.removeprefix("~"))
-        kept += [] if dropped else [word]
-    return merged(words, kept)
+                words = merged(words, [f"--{name}", value])
+    for name in draw.sample(names, min(draw.randint(2, 4), len(names))):
+        way = draw.choice(ways(base, name, known[name]))
+        words = merged(words, [flag_of(name, known[name]), *shlex.split(way)])
+    return words
 
 
 def told(command: str, here: Asking) -> list[Any]:
     """Status, the answer in short, how many values it has, some of them, and a digest; or the status and why."""
-    status, short, values, screen = answered(shlex.split(command), here)
-    if not values:
-        return [status, *[line for line in screen if line][-1:]]
-    some = dict(list(values.items())[:: max(len(values) // SHOWN, 1)][:SHOWN])
-    digest = hashlib.sha256(json.dumps([list(values.items()), screen]).encode()).hexdigest()[:8]
-    return [status, short, len(values), some, digest]
+    answer = answered(shlex.split(command), here)
+    return in_short(answer, list(answer[2].items()), SHOWN)
 
 
 @cache
@@ -111,13 +96,16 @@ def draw_more(base: str, count: int, seconds: float, seed: str) -> dict[str, lis
     """Further commands of a question, within a time; at most a quarter is refused, each for a reason of its own."""
     draw = random.Random(f"{seed} {base}")
     found = dict(stored().get(base, {}))
+    asked = [sorted(shlex.split(command)) for command in found]
     refused = {answer[-1] for answer in found.values() if len(answer) < 5}
     wanted = len(found) + count
     with asking() as here:
         for _ in range(5 * count):
-            command = shlex.join(drawn(base, draw))
-            if command in found:
+            words = drawn(base, draw)
+            if sorted(words) in asked:
                 continue
+            asked.append(sorted(words))
+            command = shlex.join(words)
             start = time.process_time()
             answer = told(command, here)
             took = time.process_time() - start

@@ -26,7 +26,7 @@ import pytest
 from asking import Asking, asking
 from helpers import run_command
 from rackline.api.answer import find_verb
-from rackline.api.question import Option, options
+from rackline.api.question import Option, flag_of, options
 from stored import assert_told_as_stored, laid_out, lines_of
 
 HERE = Path(__file__).resolve().parent
@@ -38,6 +38,8 @@ BASES: dict[str, str] = {
 }
 VALUES: dict[str, list[str]] = _ASKED["values"]
 OWN: dict[str, dict[str, list[str]]] = _ASKED["own"]
+Answered = tuple[int, str, dict[str, Any], list[str]]
+"""Status, the answer in short, its values, and the screen, or what is said of why there is none."""
 
 
 def ways(base: str, name: str, option: Option) -> list[str]:
@@ -70,8 +72,8 @@ def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
         yield where, value
 
 
-def answered(words: list[str], here: Asking) -> tuple[int, str, dict[str, Any], list[str]]:
-    """Status, the answer in short, its values, and the screen, or what is said of why there is none."""
+def answered(words: list[str], here: Asking) -> Answered:
+    """What comes of a command."""
     here.answers.clear()
     ran = run_command(words, here.folder)
     assert "Traceback" not in ran.err, words
@@ -80,6 +82,17 @@ def answered(words: list[str], here: Asking) -> tuple[int, str, dict[str, Any], 
     data = json.loads(json.dumps(here.answers[-1].to_dict(), default=str))
     values = dict(leaves({key: one for key, one in data.items() if key not in ("question", "elapsed_s")}))
     return ran.status, repr(here.answers[-1]), values, lines_of(ran.out + ran.err, here.folder)
+
+
+def in_short(answer: Answered, telling: list[tuple[str, Any]], shown: int) -> list[Any]:
+    """What is stored: status, the answer in short, how many values tell something, some of these, and a digest of all
+    values and the screen; of what is refused the status and why."""
+    status, short, values, screen = answer
+    if not values:
+        return [status, *[line for line in screen if line][-1:]]
+    some = dict(telling[:: max(len(telling) // shown, 1)][:shown])
+    digest = hashlib.sha256(json.dumps([list(values.items()), screen]).encode()).hexdigest()[:8]
+    return [status, short, len(telling), some, digest]
 
 
 def option_names(base: str) -> list[str]:
@@ -102,18 +115,13 @@ def told(base: str, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     first = shlex.split(BASES[base])
     option = options(find_verb(first[0]).question)[name]
-    flag = option.flag or f"--{name.replace('_', '-')}"
+    flag = flag_of(name, option)
     _, before = without(base)
     with asking() as here:
         for value in ways(base, name, option):
-            status, short, values, screen = answered(merged(first, [flag, *shlex.split(value)]), here)
-            if not values:
-                found[f"{flag} {value}".strip()] = [status, *[line for line in screen if line][-1:]]
-                continue
-            moved = [(key, one) for key, one in values.items() if before.get(key) != one]
-            some = dict(moved[:: max(len(moved) // SHOWN, 1)][:SHOWN])
-            digest = hashlib.sha256(json.dumps([list(values.items()), screen]).encode()).hexdigest()[:8]
-            found[f"{flag} {value}".strip()] = [status, short, len(moved), some, digest]
+            answer = answered(merged(first, [flag, *shlex.split(value)]), here)
+            moved = [(key, one) for key, one in answer[2].items() if before.get(key) != one]
+            found[f"{flag} {value}".strip()] = in_short(answer, moved, SHOWN)
     return found
 
 

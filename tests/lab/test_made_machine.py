@@ -13,13 +13,13 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Generator, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ from rackline.lab.experiments import run_experiment  # noqa: E402
 from rackline.lab.fitted import calibration_of, starts  # noqa: E402
 from rackline.lab.rates import Device, measured_rates  # noqa: E402
 from rackline.lab.transformer import Shape, deployment_of  # noqa: E402
-from rackline.parallel import Deployment, Layout  # noqa: E402
+from rackline.parallel import Deployment  # noqa: E402
 from rackline.plain import plain  # noqa: E402
 from rackline.serving.stack import stack  # noqa: E402
 from rackline.simulation import CacheConfig, Requests, pool_of, simulate  # noqa: E402
@@ -109,9 +109,8 @@ def made(scheduler: Scheduler, *, shape: Shape = SHAPE, limits: Limits = LIMITS,
     chip = replace(truth.cluster.chip, peak_flop_per_s={"fp32": 2e11, "bf16": 2e11}, hbm_bytes_per_s=1e10)
     values = {**{one.name: one.start for one in starts(1e-5)}, **TRUE}
     truth = replace(
-        truth, cluster=replace(truth.cluster, chip=chip), calibration=calibration_of(values, "made", "made"),
-        layout=Layout(),
-    )  # fmt: skip
+        truth, cluster=replace(truth.cluster, chip=chip), calibration=calibration_of(values, "made", "made")
+    )
     return Made(
         name="made",
         shape=shape,
@@ -125,22 +124,16 @@ def made(scheduler: Scheduler, *, shape: Shape = SHAPE, limits: Limits = LIMITS,
     )
 
 
-@contextmanager
-def made_machine(kind: str) -> Generator[None]:
-    """Such a device with its engine in place of this machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measured, "Clock", Ticks)
-        engine = made(SCHEDULERS[kind], in_a_row=1 if kind == "cpu" else 3)
-        patch.setattr(measured, "start_engine", lambda _: engine)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
-        patch.setattr(measured, "device_of", lambda _: DEVICES[kind])  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
-        patch.setattr(measured, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-        patch.setattr(measured, "_ENOUGH_S", 0.0)
-        yield
-
-
 def described(kind: str, folder: Path) -> dict[str, Any]:
     """The answer, the file, the screen without its numbers and the figure of a machine."""
-    with made_machine(kind), chdir(folder):
+    engine = made(SCHEDULERS[kind], in_a_row=1 if kind == "cpu" else 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(measured, "Clock", Ticks)
+        patch.setattr(measured, "start_engine", Mock(return_value=engine))
+        patch.setattr(measured, "device_of", Mock(return_value=DEVICES[kind]))
+        patch.setattr(measured, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+        patch.setattr(measured, "_ENOUGH_S", 0.0)
         answer = rl.measure(quick=True, output="here.toml")
     data = answer.to_dict()
     for key in ("date", "versions", "elapsed_s", "question"):
@@ -152,7 +145,7 @@ def described(kind: str, folder: Path) -> dict[str, Any]:
     screen = plain_text(list(answer.text(100)))
     return {
         "answer": data,
-        "file": re.sub(r"\d{4}-\d\d-\d\d", "DATE", json.dumps(written)),
+        "file": json.loads(re.sub(r"\d{4}-\d\d-\d\d", "DATE", json.dumps(written))),
         "screen": re.sub(r"[\d.,]*\d(e-?\d+)?|\d{4}-\d\d-\d\d", "N", screen).splitlines(),
         "figure": [figure.title, figure.subtitle, re.sub(r"[\d.,]*\d", "N", figure.description)],
         "drawn": json.loads(json.dumps(figure.spec)),
@@ -201,11 +194,11 @@ def experiment(name: str) -> dict[str, Any]:
     """An experiment on the made machine, whole."""
     with pytest.MonkeyPatch.context() as patch:
         slots = Slots()
-        patch.setattr(serve, "served_engine", lambda seed: slots)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+        patch.setattr(serve, "served_engine", Mock(return_value=slots))
         patch.setattr(serve, "time", SimpleNamespace(perf_counter=lambda: slots.now_s))
         patch.setattr(decode, "Clock", Ticks)
         patch.setattr(decode, "measured_rates", partial(measured_rates, small=True))
-        patch.setattr(decode, "device_of", lambda _: DEVICES["cpu"])  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+        patch.setattr(decode, "device_of", Mock(return_value=DEVICES["cpu"]))
         patch.setattr(decode, "JaxEngine", made_for_decode)
         patch.setattr(measured, "_ENOUGH_S", 0.0)
         found = plain(run_experiment(name, Setup(quick=True)))
@@ -229,8 +222,6 @@ def test_experiments_on_a_made_machine_say_what_is_stored(name: str) -> None:
 def test_a_made_machine_is_measured_as_stored(kind: str, tmp_path: Path) -> None:
     stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
     found = json.loads(json.dumps(described(kind, tmp_path)))
-    for one in (stored, found):
-        one["file"] = json.loads(one["file"])
     assert list(load_script("golden_answers").differences(stored, found, rel=2e-3)) == []
 
 

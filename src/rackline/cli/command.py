@@ -198,10 +198,10 @@ def spoken(error: InputError, verb: Verb[Any, Any]) -> InputError:
 
 
 def with_flags(text: str, flags: Mapping[str, str]) -> str:
-    """A text in which names of options in backticks become flags; alternatives that this command lacks go."""
+    """A text in which names of options in backticks become flags; what this command lacks is not offered."""
     for key, flag in flags.items():
         text = text.replace(f"`{key}`", flag)
-    return re.sub(r" or `\w+`", "", text)
+    return re.sub(r"( or|, see) `\w+`", "", text)
 
 
 def _outputs(verb: Verb[Any, Any]) -> dict[str, Option]:

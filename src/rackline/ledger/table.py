@@ -70,7 +70,7 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
     where = World() if world is None else world
     if segment is not None and segment not in SEGMENTS:
         raise InputError(what="segment", given=segment, allowed=f"1 to {max(SEGMENTS)}")
-    of_segment = known = [one for one in claims() if segment is None or one.segment == segment]
+    known = of_segment = [one for one in claims() if segment is None or one.segment == segment]
     if claim is not None:
         wanted = claim.strip().upper()
         known = [one for one in of_segment if one.id == wanted]
@@ -78,8 +78,7 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
             raise InputError(
                 what="claim",
                 given=claim,
-                allowed="C01 to C133, N01 to N22, N34 to N56, G01 to G17 or Q1 to Q27"
-                + (f" of segment {segment}" if segment else ""),
+                allowed="C01 to C133, N01 to N22, N34 to N56, G01 to G17 or Q1 to Q27, of the segment if one is named",
                 nearest=nearest_name(wanted, [one.id for one in of_segment]),
             )
         answers = known[0].answered_by

@@ -253,7 +253,7 @@ def matching_layouts(text: str | None, model: AnyModel, num_chips: int) -> list[
         raise LayoutError(
             what="layout",
             given=text,
-            allowed="the degrees of one replica, since replicas fill all chips",
+            allowed="the degrees of one replica; replicas fill all chips, see `chips`",
             nearest=",".join(part for part in text.split(",") if part.partition("=")[0].strip() != "dp") or "tp=1",
         )
     options = enumerate_layouts(model, num_chips)
