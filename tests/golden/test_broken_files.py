@@ -1,7 +1,8 @@
 """What is said of files with one fault each: every cell, key and line of small files is broken in turn.
 
-`broken.json` has the message of each fault, or "accepted" where the file still means something. After a change that is
-meant to move messages:
+`broken.json` has the message of each fault, or "accepted" where the file still means something, with the number of
+values of the answer that differ from those of the file as it is, and four of them. After a change that is meant to move
+messages or such answers:
 
     PYTHONPATH=tests uv run python tests/golden/test_broken_files.py write
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shlex
 import shutil
@@ -38,8 +40,13 @@ READ_BY = {
     "benchmark.json": f"{SERVE} --trace benchmark.json",
     "load.csv": f"{SERVE} --input 100 --output 10 --load load.csv --load-time 2min",
     "classes.toml": f"{SERVE} --rate 2 --requests 40 --classes classes.toml",
-    "weka.json": f"{SERVE} --agents weka.json --concurrency 1 --requests 8",
-    "otel.json": f"{SERVE} --agents otel.json --concurrency 1 --requests 8",
+    **{
+        name: f"{SERVE} --agents {name} --concurrency 1 --requests 8"
+        for name in (
+            *("weka.json", "weka_relative.json", "otel.json", "agentic_mooncake_v1.jsonl"),
+            *("agentic_mooncake_v2.jsonl", "aiperf_inputs.json", "aiperf_turns.jsonl", "sharegpt.json"),
+        )
+    },
     "config.json": "models config.json",
     "adapter_config.json": "explain llama-3.1-8b --on dgx-h100 --layout tp=1 --batch 1 --context 1k "
     "--adapter adapter_config.json",
@@ -62,17 +69,35 @@ READ_BY = {
     "inferencex.json": "validate --import inferencex inferencex.json",
     "guidellm.json": "validate --import guidellm guidellm.json --model llama-3.1-8b --chip h100-sxm "
     "--num-chips 1 --stack vllm",
+    "aiperf.json": "validate --import aiperf aiperf.json --model llama-3.1-8b --chip h100-sxm --num-chips 2 "
+    "--layout tp=2 --stack vllm",
+    **{
+        f"requests-{form}.json": f"validate --import {form} requests-{form}.json --model llama-3.1-8b --chip h100-sxm "
+        "--num-chips 1 --stack vllm --input-len 80 --output-len 4"
+        for form in ("vllm", "aiperf", "genai-perf", "inference-perf")
+    },
+    **{f"{name}.csv": f"validate {name}.csv --strict" for name in ("parts", "decodes", "prompts", "experts")},
+    "served.jsonl": "validate served.jsonl --strict",
+    "trained.jsonl": "validate trained.jsonl --strict",
     "chip.toml": "chips chip.toml",
     "cluster.toml": "clusters cluster.toml",
+    "memory.toml": "memory memory.toml",
     "model.toml": "models model.toml",
+    "own.toml": "explain llama-3.1-8b --on dgx-h100 --layout tp=1 --batch 8 --context 2k --calibration own.toml",
+    "prices.toml": "infer-prices prices.toml",
 }
 MADE = {
     "chip.toml": "new chip chip --like h100-sxm",
     "cluster.toml": "new cluster cluster --like dgx-h100",
+    "memory.toml": "new memory memory",
+    "own.toml": "calibrate products.csv --processes 1 -o own.toml",
+    "prices.toml": "new prices prices",
     "model.toml": "new model model --like qwen3-8b",
 }
 ROWS = 2  # of a table or a file of lines that are kept
 MOST_LINES = 45  # of a TOML file that are broken
+SHOWN = 4  # of the values that differ
+NOT_COMPARED = ("elapsed_s", "rackline_version", "digest")
 WRONG = ("x", "-1", "")
 WRONG_JSON = ("x", -1, None, [])
 
@@ -94,10 +119,11 @@ def broken(name: str, text: str) -> Iterator[tuple[str, str]]:
         yield from broken_table(text)
     elif name.endswith(".toml"):
         yield from broken_toml(text)
-    elif name.endswith(".jsonl"):
-        first, *others = text.splitlines()
-        for fault, changed in broken_json(json.loads(first)):
-            yield f"line 1, {fault}", "\n".join([json.dumps(changed), *others])
+    elif name.endswith((".jsonl", "requests-aiperf.json")):  # an object a line
+        first, *others = lines = text.splitlines()
+        for at in range(min(len(lines), 2)):
+            for fault, changed in broken_json(json.loads(lines[at])):
+                yield f"line {at + 1}, {fault}", "\n".join([*lines[:at], json.dumps(changed), *lines[at + 1 :]])
         yield "line 2 is no JSON", "\n".join([first, "{", *others])
         yield "line 2 is a list", "\n".join([first, "[1]", *others])
     elif name.endswith(".json"):
@@ -172,23 +198,43 @@ def said(name: str) -> dict[str, Any]:
     """What is said of each fault of a file."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary).resolve()
+        folder = Path(temporary).resolve() / "asked"
+        shutil.copytree(ASKED, folder)
         if name in MADE:
             assert run_command(shlex.split(MADE[name]), folder).status == 0
             source = folder / name
         else:
             source = next(place / name for place in (ASKED, AGENTS, HOW_TO) if (place / name).exists())
         text = kept_text(source)
-        if name == "losses.csv":
-            shutil.copy(source, folder)
-        words = shlex.split(READ_BY[name])
+        words = [*shlex.split(READ_BY[name]), "--json"]
+        usual: dict[str, Any] = {}
         for fault, changed in [("as it is", text), *broken(name, text)]:
             (folder / name).write_text(changed, encoding="utf-8")
             ran = run_command(words, folder)
             lines = [line for line in lines_of(ran.err, folder) if line]
             assert "Traceback" not in ran.err, (name, fault)
-            found[fault] = "accepted" if ran.status == 0 and not lines else [ran.status, *lines[:3]]
+            if ran.status or lines:
+                found[fault] = [ran.status, *lines[:3]]
+                continue
+            values = dict(parts_of(json.loads(ran.out)))
+            usual = usual or values
+            moved = [key for key in dict.fromkeys([*usual, *values]) if usual.get(key, "") != values.get(key, "")]
+            shown = [moved[at * (len(moved) - 1) // (SHOWN - 1)] for at in range(SHOWN)] if moved else []
+            said = [f"{key}: {values.get(key, 'nothing')}" for key in dict.fromkeys(shown)]
+            found[fault] = ["accepted", len(moved), *said] if moved else "accepted"
     return found
+
+
+def parts_of(data: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value within an answer, by its place; numbers with five digits."""
+    if isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            if key not in NOT_COMPARED:
+                yield from parts_of(value, f"{where}.{key}".lstrip("."))
+    elif isinstance(data, float) and math.isfinite(data):
+        yield where, float(f"{data:.5g}")
+    else:
+        yield where, data[:60] if isinstance(data, str) else data
 
 
 @pytest.mark.parametrize("name", READ_BY)

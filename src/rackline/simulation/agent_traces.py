@@ -108,6 +108,10 @@ class _Timed:
     blocks: Sequence[object] | None = None
     inner: list[_Timed] | None = None
 
+    def __post_init__(self) -> None:
+        if self.end_s < self.start_s or min(self.prompt, self.answer) < 0:
+            raise ValueError("a call that ends before it begins, or a length below 0")
+
 
 class _Ended(NamedTuple):
     """A call that was added, and when it had ended [s]."""
@@ -144,6 +148,14 @@ def _add_agent(
     return max([*own, *forks], key=lambda one: one.end_s, default=None)
 
 
+def _blocks(scope: object, row: Document) -> list[tuple[object, object]] | None:
+    """The block ids of a prompt within their scope; None where it has none."""
+    ids = row.get("hash_ids")
+    if ids is not None and not isinstance(ids, list):
+        raise ValueError("hash_ids are no list")
+    return None if ids is None else [(scope, one) for one in cast("list[object]", ids)]
+
+
 # Weka and AgentX: one object a session (aiperf docs/tutorials/weka-trace.md)
 
 
@@ -163,11 +175,10 @@ def _weka(calls: Calls, lines: Sequence[Line], reading: Reading) -> None:
                     _Timed(start_s=start_s, end_s=start_s, inner=items(inner, scope, start_s if relative else shift_s))
                 )
                 continue
-            ids = row.get("hash_ids")
             found.append(
                 _Timed(
                     start_s=start_s, end_s=start_s + float(row.get("api_time") or 0.0), prompt=int(row["in"]),
-                    answer=int(row["out"]), blocks=None if ids is None else [(scope, one) for one in ids],
+                    answer=int(row["out"]), blocks=_blocks(scope, row),
                 )
             )  # fmt: skip
         return found
@@ -218,12 +229,10 @@ def _mooncake(calls: Calls, lines: Sequence[Line], reading: Reading) -> None:
         else:
             task = reading.task(name if name is not None else str(session).split(":")[0])
         start_s = 0.0 if before else 1e-3 * float(row.get("timestamp") or row.get("not_before_ms") or 0.0)
-        ids = row.get("hash_ids")
         scope = name if is_local else ""
         number = calls.add(
             task, int(row["input_length"]), int(row["output_length"]), path=_path_of(calls, reading, before, row),
-            before=before, start_s=start_s, line=line.number,
-            blocks=None if ids is None else [(scope, one) for one in ids],
+            before=before, start_s=start_s, line=line.number, blocks=_blocks(scope, row),
         )  # fmt: skip
         known[row.get("request_id", number)] = last[session] = number
 

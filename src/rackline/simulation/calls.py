@@ -61,7 +61,14 @@ class Calls:
         Args:
             prompt, answer: lengths [tokens].
             path, before, start_s, blocks, line: as above.
+
+        Raises:
+            ValueError: a length below 0, or it waits for a call of another task.
         """
+        if prompt < 0 or answer < 0:
+            raise ValueError(f"a prompt of {prompt} and an answer of {answer} tokens")
+        if any(self.task[one.call] != task for one in before):
+            raise ValueError("it waits for a call of another task")
         self.task.append(task)
         self.input_len.append(max(prompt, 1))
         self.output_len.append(max(answer, 1))

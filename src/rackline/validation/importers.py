@@ -369,7 +369,10 @@ def _of_aiperf(rows: Sequence[Row]) -> Iterator[_Seen]:
 
 def _seconds(metric: Row) -> Any:
     """A metric with its unit, one value or several [s]."""
-    return np.asarray(metric["value"], dtype=np.float64) * _UNITS[metric.get("unit", "ms")]
+    found = np.asarray(metric["value"], dtype=np.float64) * _UNITS[metric.get("unit", "ms")]
+    if not np.all(np.isfinite(found)):
+        raise ValueError(f"{metric['value']} is no time")
+    return found
 
 
 def _of_genai_perf(data: Row) -> list[_Seen]:
@@ -467,7 +470,8 @@ def run_of_result(data: Any, form: str, name: str, given: Mapping[str, Any]) -> 
     try:
         seen = list(DETAILED[form][1](data))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        other = f"something else than {form} writes ({error})"
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error) if type(error) is ValueError else other
         raise InputError(what=f"result of {form}", given=reason, allowed="its requests", where=name) from None
     starts = [one.due_s if one.due_s is not None else one.start_s for one in seen]
     begin = min((one for one in starts if one is not None), default=None)

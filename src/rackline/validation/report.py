@@ -286,6 +286,8 @@ def parity_figure(board: Scoreboard) -> Figure:
     ]
     metrics = "; ".join(
         f"{name} median error {stats.median_abs_error:.1%} of {stats.n:,}"
+        if stats.supported
+        else f"{name} without a prediction"
         for name, stats in board.metrics.items()
         if stats.n
     )
