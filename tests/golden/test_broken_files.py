@@ -1,8 +1,8 @@
 """What is said of files with one fault each: every cell, key and line of small files is broken in turn.
 
 `broken.json` has the message of each fault, or "accepted" where the file still means something, with the number of
-values of the answer that differ from those of the file as it is, and four of them. After a change that is meant to move
-messages or such answers:
+values of the answer that differ from those of the file as it is, four of them and a digest of all. After a change that
+is meant to move messages or such answers:
 
     PYTHONPATH=tests uv run python tests/golden/test_broken_files.py write
 """
@@ -10,6 +10,7 @@ messages or such answers:
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -97,7 +98,7 @@ MADE = {
 ROWS = 2  # of a table or a file of lines that are kept
 MOST_LINES = 45  # of a TOML file that are broken
 SHOWN = 4  # of the values that differ
-NOT_COMPARED = ("elapsed_s", "rackline_version", "digest")
+NOT_COMPARED = ("elapsed_s", "rackline_version")
 WRONG = ("x", "-1", "")
 WRONG_JSON = ("x", -1, None, [])
 
@@ -221,7 +222,8 @@ def said(name: str) -> dict[str, Any]:
             moved = [key for key in dict.fromkeys([*usual, *values]) if usual.get(key, "") != values.get(key, "")]
             shown = [moved[at * (len(moved) - 1) // (SHOWN - 1)] for at in range(SHOWN)] if moved else []
             said = [f"{key}: {values.get(key, 'nothing')}" for key in dict.fromkeys(shown)]
-            found[fault] = ["accepted", len(moved), *said] if moved else "accepted"
+            digest = hashlib.sha256(json.dumps(list(values.items())).encode()).hexdigest()[:6]
+            found[fault] = ["accepted", len(moved), *said, digest] if moved else "accepted"
     return found
 
 
