@@ -73,5 +73,6 @@ def asking() -> Iterator[Asking]:
         patch.setattr(screen, "_bar", found.bar)
         patch.setattr(screen, "time", SimpleNamespace(monotonic=lambda: 0.0))
         patch.setenv("COLUMNS", WIDTH)
+        patch.setenv("RACKLINE_CATALOGUE", "catalogue")
         patch.delenv("NO_COLOR", raising=False)
         yield found

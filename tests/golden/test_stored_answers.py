@@ -187,7 +187,9 @@ def asked(name: str) -> dict[str, Any]:
             found["columns that give way"] = priorities(answer)
             found["origins"] = list(answer.verb.origins(answer))
             found["documents"] = {title: text.splitlines() for title, text in answer.verb.documents(answer).items()}
-        found["files"] = {file.name: inside(file) for file in sorted(set(folder.iterdir()) - before) if file.is_file()}
+        new = [one for one in set(folder.iterdir()) - before if one.name != "results"]
+        files = [one for at in new for one in (at.rglob("*.toml") if at.is_dir() else [at])]
+        found["files"] = {file.relative_to(folder).as_posix(): inside(file) for file in sorted(files)}
     return {key: one for key, one in found.items() if one not in ("", {}, [])}
 
 

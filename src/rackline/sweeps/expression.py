@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, assert_never, cast, get_args
 
 import numpy as np
@@ -174,17 +175,11 @@ def _value(node: ast.AST, columns: Mapping[str, Any]) -> Any:
         case ast.BoolOp():
             parts = [np.asarray(_value(one, columns), dtype=bool) for one in node.values]
             join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            found = parts[0]
-            for one in parts[1:]:
-                found = join(found, one)
-            return found
+            return reduce(join, parts)
         case ast.Compare():
             values = [_value(one, columns) for one in (node.left, *node.comparators)]
             tests = [_OPERATORS[type(op)](a, b) for op, a, b in zip(node.ops, values, values[1:], strict=False)]
-            found = tests[0]
-            for one in tests[1:]:
-                found = np.logical_and(found, one)
-            return found
+            return reduce(np.logical_and, tests)
         case ast.Call(func=ast.Name(id=name)):
             return _FUNCTIONS[name][0](*(_value(one, columns) for one in node.args))
         case _:
