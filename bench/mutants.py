@@ -58,6 +58,7 @@ _ANSWERS = (
     *(f"tests/golden/test_{name}_options.py" for name in ("right", "combined", "wrong")),
     *("tests/golden/test_stored_answers.py", "tests/golden/test_broken_files.py"),
     *("tests/docs/test_stored_figures.py", "tests/web/test_stored_data.py"),
+    *("tests/unit/test_changed_configs.py", "tests/unit/test_read_models.py", "tests/lab/test_made_machine.py"),
 )
 _OF_SOURCE = "tests/architecture/test_source_files.py"
 PACKAGES = tuple(sorted(file.parent.name for file in (_HOME / "src" / "rackline").glob("*/__init__.py")))
