@@ -40,7 +40,11 @@ ASKED: dict[str, tuple[str, ...]] = {
     ),
     "memory": ("memory {}",),
     "prices": ("infer-prices {}",),
-    "laws": ("budget --law {} --traffic 1M --loss 2.2", "budget --law {} --quality-of llama-3.1-8b --traffic 100k"),
+    "laws": (
+        "budget --law {} --traffic 1M --loss 2.2",
+        "budget --law {} --quality-of 8b@2T --traffic 100k",
+        "budget --moe 32 --law {} --loss 2.2 --unique-tokens 5T",
+    ),
     "calibrations": (
         "explain llama-3.1-70b --on dgx-h200 --layout tp=4 --batch 32 --context 4k --calibration {}",
         "explain deepseek-v3 --on dgx-h200 --layout attention_dp=8,ep=8 --batch 64 --context 4k --calibration {}",

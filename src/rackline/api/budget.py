@@ -100,10 +100,13 @@ def laws_of(
         allowed = f"{', '.join(laws)}, a TOML file or a CSV file of losses"
         near = nearest_name(name or "", laws)
         raise InputError(what="law", given=name or "", allowed=allowed, nearest=near) from error
-    except RacklineError:
+    except RacklineError as error:
         if name is None or joint:
             raise
-        law = scaling.joint_law(1.0, name)
+        try:
+            law = scaling.joint_law(1.0, name)
+        except RacklineError:
+            raise error from None  # of the kind that is wanted
     return law, law
 
 
