@@ -56,7 +56,7 @@ _TESTS = tuple(
 )
 _ANSWERS = (
     *(f"tests/golden/test_{name}_options.py" for name in ("right", "combined", "wrong")),
-    *("tests/golden/test_stored_answers.py", "tests/golden/test_broken_files.py"),
+    *(f"tests/golden/test_{name}.py" for name in ("stored_answers", "broken_files", "every_entry")),
     *("tests/docs/test_stored_figures.py", "tests/web/test_stored_data.py"),
     *("tests/unit/test_changed_configs.py", "tests/unit/test_read_models.py", "tests/lab/test_made_machine.py"),
 )
