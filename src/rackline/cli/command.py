@@ -87,7 +87,7 @@ class RefusedOptionError(InputError):
     """Bad input, named as the command line spells it."""
 
 
-def command(name: str, *, all_options: bool = False) -> Callable[..., None]:
+def command(name: str, *, all_options: bool) -> Callable[..., None]:
     """The function of a command, with the signature that cyclopts reads.
 
     Args:
