@@ -106,7 +106,8 @@ def laws_of(
         try:
             law = scaling.joint_law(1.0, name)
         except RacklineError:
-            raise error from None  # of the kind that is wanted
+            kinds = "a law of loss against size and tokens, or a joint law of experts"
+            raise InputError(what="law", given=name, allowed=kinds, nearest=DEFAULT_JOINT_LAW) from error
     return law, law
 
 
