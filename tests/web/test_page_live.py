@@ -84,6 +84,8 @@ def test_a_plan_is_shown_by_estimates_first_then_as_the_command_answers(
 
 def test_a_worker_that_is_killed_in_mid_plan_is_said_and_asked_again(live: Watched, server: Server) -> None:
     page = live.page
+    page.goto(live.root)
+    page.wait_for_selector("#view[data-shown]")
     page.evaluate(NOTE_STATUS)
     asked = f"plan?{SMALL.replace('1k', '1001')}"
     wait_for(lambda: len(server.workers()) == 2)
