@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,43 @@ def laid_out(value: Any, indent: int = 0) -> str:
         parts = [f"{json.dumps(key, ensure_ascii=False)}: {laid_out(one, indent + 1)}" for key, one in value.items()]
         return "{\n" + ",\n".join(inside + part for part in parts) + f"\n{' ' * indent}}}"
     return "[\n" + ",\n".join(inside + laid_out(one, indent + 1) for one in value) + f"\n{' ' * indent}]"
+
+
+def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of plain data with its place; numbers with six digits."""
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(one, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, float):
+        yield where, float(f"{value:.6g}")
+    else:
+        yield where, value
+
+
+def some_of(items: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most so many of some items, from all over."""
+    return items[:: max(len(items) // most, 1)][:most]
+
+
+def digest(value: Any, length: int = 8) -> str:
+    """A few characters that are others where anything in plain data is."""
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:length]
+
+
+def write_anew(file: Path, names: Iterable[str], told: Callable[[str], Any], doc: str | None) -> int:
+    """Write what comes of all names, or of those behind `write`, into a file of JSON; the exit status."""
+    every = list(names)
+    wanted = sys.argv[2:] or every
+    if sys.argv[1:2] != ["write"] or not set(wanted) <= set(every):
+        print(doc)
+        return 2
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for name in wanted:
+        start = time.process_time()
+        found[name] = told(name)
+        print(f"{name}: {len(found[name])} in {time.process_time() - start:.1f} s", flush=True)
+    file.write_text(laid_out({name: found[name] for name in every if name in found}) + "\n", encoding="utf-8")
+    return 0
 
 
 def assert_told_as_stored(stored: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -10,16 +10,13 @@ is meant to move messages or such answers:
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
-import math
 import re
 import shlex
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ from typing import Any
 import pytest
 
 from helpers import run_command
-from stored import assert_told_as_stored, laid_out, lines_of
+from stored import assert_told_as_stored, digest, leaves, lines_of, some_of, write_anew
 
 HERE = Path(__file__).resolve().parent
 ASKED, STORED = HERE / "asked", HERE / "broken.json"
@@ -97,7 +94,7 @@ MADE = {
 }
 ROWS = 2  # of a table or a file of lines that are kept
 MOST_LINES = 45  # of a TOML file that are broken
-SHOWN = 4  # of the values that differ
+SHOWN, LONGEST = 4, 120  # of the values that differ: how many, characters
 NOT_COMPARED = ("elapsed_s", "rackline_version")
 WRONG = ("x", "-1", "")
 WRONG_JSON = ("x", -1, None, [])
@@ -217,26 +214,13 @@ def said(name: str) -> dict[str, Any]:
             if ran.status or lines:
                 found[fault] = [ran.status, *lines[:3]]
                 continue
-            values = dict(parts_of(json.loads(ran.out)))
+            given = leaves(json.loads(ran.out))
+            values = {key: one for key, one in given if key.rpartition(".")[2] not in NOT_COMPARED}
             usual = usual or values
             moved = [key for key in dict.fromkeys([*usual, *values]) if usual.get(key, "") != values.get(key, "")]
-            shown = [moved[at * (len(moved) - 1) // (SHOWN - 1)] for at in range(SHOWN)] if moved else []
-            said = [f"{key}: {values.get(key, 'nothing')}" for key in dict.fromkeys(shown)]
-            digest = hashlib.sha256(json.dumps(list(values.items())).encode()).hexdigest()[:6]
-            found[fault] = ["accepted", len(moved), *said, digest] if moved else "accepted"
+            told = [f"{key}: {values.get(key, 'nothing')}"[:LONGEST] for key in some_of(moved, SHOWN)]
+            found[fault] = ["accepted", len(moved), *told, digest(list(values.items()), 6)] if moved else "accepted"
     return found
-
-
-def parts_of(data: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value within an answer, by its place; numbers with five digits."""
-    if isinstance(data, dict | list):
-        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-            if key not in NOT_COMPARED:
-                yield from parts_of(value, f"{where}.{key}".lstrip("."))
-    elif isinstance(data, float) and math.isfinite(data):
-        yield where, float(f"{data:.5g}")
-    else:
-        yield where, data[:60] if isinstance(data, str) else data
 
 
 @pytest.mark.parametrize("name", READ_BY)
@@ -251,20 +235,5 @@ def test_a_file_as_it_is_is_accepted() -> None:
     assert {name: one["as it is"] for name, one in stored.items() if one["as it is"] != "accepted"} == {}
 
 
-def main() -> int:
-    """Write what is said today."""
-    if sys.argv[1:2] != ["write"]:
-        print(__doc__)
-        return 2
-    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
-    for name in sys.argv[2:] or READ_BY:
-        start = time.process_time()
-        stored[name] = said(name)
-        print(f"{name}: {len(stored[name])} faults, {time.process_time() - start:.1f} s", flush=True)
-    ordered = {name: stored[name] for name in READ_BY if name in stored}
-    STORED.write_text(laid_out(ordered) + "\n", encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_anew(STORED, READ_BY, said, __doc__))

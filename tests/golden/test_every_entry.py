@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from test_right_options import answered, in_short
 
 from asking import asking
 from rackline.catalog import names
-from stored import assert_told_as_stored, laid_out
+from stored import assert_told_as_stored, write_anew
 
 STORED = Path(__file__).with_name("every_entry.json")
 SHOWN = 3  # values of an answer
@@ -81,20 +80,5 @@ def test_an_entry_gives_what_is_stored(kind: str) -> None:
     assert_told_as_stored(json.loads(STORED.read_text(encoding="utf-8"))[kind], told(kind))
 
 
-def main() -> int:
-    """Write what comes of the commands of today, of all kinds or of some."""
-    if sys.argv[1:2] != ["write"]:
-        print(__doc__)
-        return 2
-    found: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
-    for kind in sys.argv[2:] or COMMANDS:
-        start = time.perf_counter()
-        found[kind] = told(kind)
-        refused = sum(one[0] != 0 for one in found[kind].values())
-        print(f"{kind}: {len(found[kind])}, refused {refused}, {time.perf_counter() - start:.1f} s")
-    STORED.write_text(laid_out({kind: found[kind] for kind in COMMANDS}) + "\n", encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_anew(STORED, COMMANDS, told, __doc__))

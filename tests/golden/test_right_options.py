@@ -10,13 +10,10 @@ screen; of what is refused the message. After a change that is meant to move ans
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import sys
-import time
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ from asking import Asking, asking
 from helpers import run_command
 from rackline.api.answer import find_verb
 from rackline.api.question import Option, flag_of, options
-from stored import assert_told_as_stored, laid_out, lines_of
+from stored import assert_told_as_stored, digest, leaves, lines_of, some_of, write_anew
 
 HERE = Path(__file__).resolve().parent
 STORED = HERE / "right_options.json"
@@ -61,17 +58,6 @@ def merged(words: list[str], more: list[str]) -> list[str]:
     return [*kept, *(word for word in more if not word.startswith("~"))]
 
 
-def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value of plain data with its place; numbers with six digits."""
-    if isinstance(value, dict | list):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(one, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, float):
-        yield where, float(f"{value:.6g}")
-    else:
-        yield where, value
-
-
 def answered(words: list[str], here: Asking) -> Answered:
     """What comes of a command."""
     here.answers.clear()
@@ -90,9 +76,7 @@ def in_short(answer: Answered, telling: list[tuple[str, Any]], shown: int) -> li
     status, short, values, screen = answer
     if not values:
         return [status, *[line for line in screen if line][-1:]]
-    some = dict(telling[:: max(len(telling) // shown, 1)][:shown])
-    digest = hashlib.sha256(json.dumps([list(values.items()), screen]).encode()).hexdigest()[:8]
-    return [status, short, len(telling), some, digest]
+    return [status, short, len(telling), dict(some_of(telling, shown)), digest([list(values.items()), screen])]
 
 
 def option_names(base: str) -> list[str]:
@@ -125,6 +109,11 @@ def told(base: str, name: str) -> dict[str, Any]:
     return found
 
 
+def told_of_all(base: str) -> dict[str, Any]:
+    """A question as it stands, and what each of its options changes."""
+    return {"": without(base)[0]} | {name: told(base, name) for name in option_names(base)}
+
+
 @cache
 def stored() -> dict[str, dict[str, Any]]:
     """What the file holds, by question and option."""
@@ -143,20 +132,5 @@ def test_each_option_is_stored_beside_its_question() -> None:
     assert {base: every[""] for base, every in stored().items()} == {base: without(base)[0] for base in BASES}
 
 
-def main() -> int:
-    """Write what is said today."""
-    names = sys.argv[2:] or list(BASES)
-    if sys.argv[1:2] != ["write"] or not set(names) <= set(BASES):
-        print(__doc__)
-        return 2
-    found = stored() if STORED.exists() else {}
-    for base in names:
-        start = time.process_time()
-        found[base] = {"": without(base)[0]} | {name: told(base, name) for name in option_names(base)}
-        print(f"{base}: {len(found[base])} options in {time.process_time() - start:.1f} s", flush=True)
-    STORED.write_text(laid_out({base: found[base] for base in BASES if base in found}) + "\n", encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_anew(STORED, BASES, told_of_all, __doc__))

@@ -4,13 +4,13 @@ in every tower for images and sound.
 `changed_configs.json` has, for each key, the parameters that the model has then with a digest of all that is read of
 it, or why it is refused. After a change that is meant:
 
-    PYTHONPATH=tests:tests/unit uv run python tests/unit/test_changed_configs.py
+    PYTHONPATH=tests:tests/unit uv run python tests/unit/test_changed_configs.py write
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,7 @@ from test_read_models import read
 
 from rackline.arch.hf_towers import has_tower, tower_of
 from rackline.errors import RacklineError
-from stored import assert_told_as_stored, laid_out
+from stored import assert_told_as_stored, digest, write_anew
 
 ROOT = Path(__file__).resolve().parents[1]
 TOWERS: dict[str, dict[str, Any]] = json.loads((ROOT / "fixtures" / "transformers_towers.json").read_text())
@@ -76,7 +76,7 @@ def in_short(found: dict[str, Any]) -> str:
     """Why it is refused, or the parameters with a digest of everything."""
     if "refused" in found:
         return found["refused"].partition(", allowed")[0][:90]
-    return f"{found['total']:.7g} {hashlib.sha256(json.dumps(found, default=str).encode()).hexdigest()[:6]}"
+    return f"{found['total']:.7g} {digest(found, 6)}"
 
 
 def told(name: str) -> dict[str, Any]:
@@ -94,4 +94,4 @@ def test_a_key_decides_what_it_did(name: str) -> None:
 
 
 if __name__ == "__main__":
-    STORED.write_text(laid_out({name: told(name) for name in CONFIGS}) + "\n", encoding="utf-8")
+    sys.exit(write_anew(STORED, CONFIGS, told, __doc__))

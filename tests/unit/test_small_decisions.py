@@ -119,15 +119,10 @@ def test_a_layout_starts_in_pools_in_some_precision_and_in_all() -> None:
     def launches(one: str, _: Any, role: str) -> Any:
         return np.array(starts[one, role], dtype=bool)
 
-    def space(*precisions: str) -> Any:
-        return SimpleNamespace(
-            grid=range(3), system=SimpleNamespace(precisions=precisions), modes=[Layout()], launches=launches
-        )
-
     def pools(*precisions: str, every: bool) -> list[bool]:
         modes = [SimpleNamespace(two_batch_overlap=False)]
-        one = space(*precisions)
-        one.modes = modes
+        system = SimpleNamespace(precisions=precisions)
+        one: Any = SimpleNamespace(grid=range(3), system=system, modes=modes, launches=launches)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("rackline.search.space.replace", lambda mode, **_: mode)
             return Space.in_pools(one, every=every).tolist()

@@ -470,8 +470,8 @@ def run_of_result(data: Any, form: str, name: str, given: Mapping[str, Any]) -> 
     try:
         seen = list(DETAILED[form][1](data))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        other = f"something else than {form} writes ({error})"
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error) if type(error) is ValueError else other
+        said: dict[type[Exception], str] = {KeyError: f"no {error}", ValueError: str(error)}
+        reason = said.get(type(error), f"something else than {form} writes ({error})")
         raise InputError(what=f"result of {form}", given=reason, allowed="its requests", where=name) from None
     starts = [one.due_s if one.due_s is not None else one.start_s for one in seen]
     begin = min((one for one in starts if one is not None), default=None)
