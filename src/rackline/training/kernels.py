@@ -83,6 +83,8 @@ def kept_products(group: LayerGroup, d_model: int) -> dict[Projection, float]:
         if one.name.startswith("qkv"):
             for place, late in enumerate(wider[::-1]):
                 order.insert(max(len(order) - 2 * place, 1), (late, 1.0))
+        if one.name.endswith("_down"):  # Kimi delta attention: decay and gate
+            order += [(late, 1.0) for late in wider if late.name == f"{one.name.removesuffix('down')}up"]
     shared = ffn.shared() if isinstance(ffn, MoeFfn) else None
     blocks = [*ffn.latent(d_model)] if isinstance(ffn, MoeFfn) else [*ffn.projections(d_model)]
     blocks += shared.projections(d_model, prefix="shared") if shared else ()
