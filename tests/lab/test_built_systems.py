@@ -22,7 +22,6 @@ from rackline.lab import moe, reversible, sparse, transformer  # noqa: E402
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-pytestmark = pytest.mark.part("lab")
 
 Array = NDArray[np.float64]
 SHAPE = transformer.Shape(num_layers=2, d_model=12, num_q_heads=3, num_kv_heads=1, head_dim=4, d_ff=10, vocab_size=11)

@@ -1,17 +1,11 @@
-"""`measure` on a machine and an engine that are made up: what it times, fits, predicts, says and writes is stored.
+"""`measure` and the experiments on a machine and an engine whose true times are known.
 
 A clock that goes on by 2^-10 seconds whenever it is read times the device; passes of the engine take what a known
-calibration says, and a few percent more or less; requests take what the simulator says. After a change that is meant to
-move what comes out:
-
-    PYTHONPATH=tests uv run python tests/lab/test_made_machine.py write
+calibration says, up to 4 % more or less; requests take what the simulator says. What is fitted must agree with that.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +20,6 @@ import pytest
 
 from rackline.lab.experiment import start_jax
 from rackline.web.forms import plain_text
-from scripts import load_script
-from stored import laid_out
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 start_jax()  # before any test imports JAX by itself
@@ -35,17 +27,15 @@ start_jax()  # before any test imports JAX by itself
 import rackline as rl  # noqa: E402
 from rackline.lab import decode, measured, serve  # noqa: E402
 from rackline.lab.engine import Engine, Limits, Scheduler, ServedTimes, Work  # noqa: E402
-from rackline.lab.experiment import Setup  # noqa: E402
+from rackline.lab.experiment import Experiment, Setup  # noqa: E402
 from rackline.lab.experiments import run_experiment  # noqa: E402
 from rackline.lab.fitted import calibration_of, starts  # noqa: E402
 from rackline.lab.rates import Device, measured_rates  # noqa: E402
 from rackline.lab.transformer import Shape, deployment_of  # noqa: E402
 from rackline.parallel import Deployment  # noqa: E402
-from rackline.plain import plain  # noqa: E402
 from rackline.serving.stack import stack  # noqa: E402
 from rackline.simulation import CacheConfig, Requests, pool_of, simulate  # noqa: E402
 
-STORED = Path(__file__).with_name("made_machine.json")
 SHAPE = Shape(num_layers=3, d_model=512, num_q_heads=8, num_kv_heads=4, head_dim=64, d_ff=1408, vocab_size=4096)
 LIMITS = Limits(sequences=8, context_len=512, prompt_tokens=128)
 TRUE = {"product_compute": 0.9, "product_memory": 0.5, "cache_memory": 0.15, "prompt_compute": 0.3}
@@ -124,32 +114,16 @@ def made(scheduler: Scheduler, *, shape: Shape = SHAPE, limits: Limits = LIMITS,
     )
 
 
-def described(kind: str, folder: Path) -> dict[str, Any]:
-    """The answer, the file, the screen without its numbers and the figure of a machine."""
+def measured_answer(kind: str, folder: Path) -> Any:
+    """Measure a machine; its catalogue entry is written to `folder/here.toml`."""
     engine = made(SCHEDULERS[kind], in_a_row=1 if kind == "cpu" else 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(measured, "Clock", Ticks)
         patch.setattr(measured, "start_engine", Mock(return_value=engine))
         patch.setattr(measured, "device_of", Mock(return_value=DEVICES[kind]))
-        patch.setattr(measured, "time", SimpleNamespace(perf_counter=lambda: 0.0))
         patch.setattr(measured, "_ENOUGH_S", 0.0)
-        answer = rl.measure(quick=True, output="here.toml")
-    data = answer.to_dict()
-    for key in ("date", "versions", "elapsed_s", "question"):
-        data.pop(key, None)
-    written = tomllib.loads((folder / "here.toml").read_text(encoding="utf-8"))
-    written["measured"].pop("date")
-    written["measured"]["versions"].pop("rackline")
-    figure = answer.plot()
-    screen = plain_text(list(answer.text(100)))
-    return {
-        "answer": data,
-        "file": json.loads(re.sub(r"\d{4}-\d\d-\d\d", "DATE", json.dumps(written))),
-        "screen": re.sub(r"[\d.,]*\d(e-?\d+)?|\d{4}-\d\d-\d\d", "N", screen).splitlines(),
-        "figure": [figure.title, figure.subtitle, re.sub(r"[\d.,]*\d", "N", figure.description)],
-        "drawn": json.loads(json.dumps(figure.spec)),
-    }
+        return rl.measure(quick=True, output="here.toml")
 
 
 class Slots:
@@ -190,7 +164,7 @@ class Slots:
         self.running -= 1
 
 
-def experiment(name: str) -> dict[str, Any]:
+def experiment(name: str) -> Experiment:
     """An experiment on the made machine, whole."""
     with pytest.MonkeyPatch.context() as patch:
         slots = Slots()
@@ -201,9 +175,7 @@ def experiment(name: str) -> dict[str, Any]:
         patch.setattr(decode, "device_of", Mock(return_value=DEVICES["cpu"]))
         patch.setattr(decode, "JaxEngine", made_for_decode)
         patch.setattr(measured, "_ENOUGH_S", 0.0)
-        found = plain(run_experiment(name, Setup(quick=True)))
-    found.pop("seconds")
-    return found
+        return run_experiment(name, Setup(quick=True))
 
 
 def made_for_decode(*, shape: Shape, limits: Limits, scheduler: Scheduler, **_: Any) -> Made:
@@ -212,32 +184,32 @@ def made_for_decode(*, shape: Shape, limits: Limits, scheduler: Scheduler, **_: 
 
 
 @pytest.mark.parametrize("name", ["decode", "serve"])
-def test_experiments_on_a_made_machine_say_what_is_stored(name: str) -> None:
-    stored = json.loads(STORED.read_text(encoding="utf-8"))[name]
-    found = json.loads(json.dumps(experiment(name)))
-    assert list(load_script("golden_answers").differences(stored, found, rel=2e-3)) == []
+def test_experiments_hold_on_a_made_machine(name: str) -> None:
+    result = experiment(name)
+    assert [row.quantity for row in result.rows if row.holds is False and not row.statistical] == []
+    compared = [row for row in result.rows if row.statistical and row.error is not None]
+    assert all(abs(row.error or 0.0) < 0.5 for row in compared)
+    assert result.curves
 
 
 @pytest.mark.parametrize("kind", DEVICES)
-def test_a_made_machine_is_measured_as_stored(kind: str, tmp_path: Path) -> None:
-    stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
-    found = json.loads(json.dumps(described(kind, tmp_path)))
-    assert list(load_script("golden_answers").differences(stored, found, rel=2e-3)) == []
+def test_a_made_machine_is_measured_and_fitted(kind: str, tmp_path: Path) -> None:
+    data = measured_answer(kind, tmp_path).to_dict()
+    assert data["fitted"]["median_abs_error"] < 0.04  # passes differ from the truth by up to 4 %
+    assert data["fitted"]["p90_abs_error"] < 0.08
+    assert data["held_out"]["decode"]["median_abs_error"] < 0.06
+    assert data["held_out"]["served"]["median_abs_error"] < 0.15  # waiting adds to the error of a pass
+    assert {rate["spread"] for rate in data["rates"]} == {0.0}  # the clock's steps are equal
+    read = next(rate for rate in data["rates"] if rate["name"] == "read")
+    assert read["value"] == read["footprint_bytes"] * 2.0**10  # one step of the clock
 
 
-def main() -> int:
-    """Write what comes out today."""
-    import tempfile
-
-    if sys.argv[1:] != ["write"]:
-        print(__doc__)
-        return 2
-    with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {kind: described(kind, Path(folder)) for kind in DEVICES}
-        found |= {name: experiment(name) for name in ("decode", "serve")}
-    STORED.write_text(laid_out(found) + "\n", encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def test_a_measured_machine_answers_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = measured_answer("cpu", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    row = next(row for row in answer.to_dict()["rows"] if row["kind"] == "decode" and row["is_fitted"])
+    written = tomllib.loads((tmp_path / "here.toml").read_text(encoding="utf-8"))
+    assert written["measured"]["engine"] == "made"
+    assert row["predicted_s"] == pytest.approx(row["measured_s"], rel=0.1)
+    assert "here.toml" in plain_text(list(answer.text(100)))
+    assert answer.plot().spec

@@ -24,8 +24,6 @@ from rackline.lab.transformer import largest_difference  # noqa: E402
 from rackline.passes.routing import distinct_ranks  # noqa: E402
 from rackline.training.schedules import SCHEDULE_OF  # noqa: E402
 
-pytestmark = pytest.mark.part("lab")
-
 
 def failing(rows: list[Reading]) -> list[str]:
     """Readings that can be judged anywhere and do not hold."""

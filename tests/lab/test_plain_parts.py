@@ -18,7 +18,6 @@ from rackline.lab.rates import Repeated
 from rackline.serving.stack import IDEAL
 from rackline.simulation import Requests
 
-pytestmark = pytest.mark.part("lab")
 WORKERS = Path(__file__).resolve().parents[2] / "src" / "rackline" / "lab" / "workers"
 
 

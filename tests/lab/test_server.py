@@ -18,8 +18,6 @@ from rackline.lab.jax_engine import JaxEngine, serve  # noqa: E402
 from rackline.lab.serve import PROMPT, SLOTS, SlotClock, measured_clock, served_engine, simulated  # noqa: E402
 from rackline.lab.transformer import logits  # noqa: E402
 
-pytestmark = pytest.mark.part("lab")
-
 
 @pytest.fixture(scope="module")
 def engine() -> JaxEngine:
