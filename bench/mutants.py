@@ -5,8 +5,7 @@
     uv run --group mutants python bench/mutants.py report --seed 16      # table and survivors, as Markdown
     uv run --group mutants python bench/mutants.py run --seed 16 --again # those that survived, with the tests of today
 
-    uv run --group mutants python bench/mutants.py cover --by-name       # once: of what is stored alone (6 minutes)
-    uv run --group mutants python bench/mutants.py run --seed 17 --by-name --minutes 35
+    uv run --group mutants python bench/mutants.py run --seed 17 --by-name --minutes 35   # needs no `cover`
 
 Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A file is
 drawn first, by its size, then one of its places, then one of the changes there: binary operators, which have eleven, do
@@ -17,11 +16,11 @@ Tests are those that ran the line (slow ones and commands run as processes are l
 import, those that ran any line of the file. The quickest of each file of tests go first, until
 `--seconds` of their usual time; the first that fails ends it. What runs three times as long counts as noticed.
 
-With `--by-name` tests are first the examples in the docstring of the function, then those of the fourteen files that
-name it, its class or its module most, nearest first, and those that read the source, in one process, until `--seconds`
-of processor time; a test counts only if it passes without the change. If none of these fails, the stored answers,
-messages and pictures are asked that ran the line, the quickest first, as long again. Tests further away are not run, so
-that what is noticed is a lower bound.
+With `--by-name` tests are the examples in the docstring of the function, then those of the fourteen files that name it,
+its class or its module most, nearest first, and those that read the source, in one process, until `--seconds` of
+processor time; a test counts only if it passes without the change. Tests further away are not run, so that what is
+noticed is a lower bound. Stored examples (tests/golden/test_stored_answers.py) are never asked: they notice that
+something changed, not that it is wrong.
 
 Two runs may share a machine: `--part 1/2` and, with a tree of its own, `MUTANTS_TREE=2 ... --part 2/2`.
 """
@@ -49,17 +48,11 @@ _WORK = _HOME / "build" / "mutants"
 _COVERED = _WORK / "tree"
 _TREE = _WORK / f"tree{os.environ.get('MUTANTS_TREE', '')}"
 _DATA = _WORK / "coverage.db"
-_DATA_OF_ANSWERS = _WORK / "answers.db"
 _TESTS = tuple(
     f"tests/{name}"
     for name in ("unit", "property", "golden", "validation", "architecture", "docs", "e2e", "lab", "web")
 )
-_ANSWERS = (
-    *(f"tests/golden/test_{name}_options.py" for name in ("right", "combined", "wrong")),
-    *(f"tests/golden/test_{name}.py" for name in ("stored_answers", "broken_files", "every_entry")),
-    *("tests/docs/test_stored_figures.py", "tests/web/test_stored_data.py"),
-    *("tests/unit/test_changed_configs.py", "tests/unit/test_read_models.py", "tests/lab/test_made_machine.py"),
-)
+_EXAMPLES = "tests/golden/test_stored_answers.py"
 _OF_SOURCE = "tests/architecture/test_source_files.py"
 PACKAGES = tuple(sorted(file.parent.name for file in (_HOME / "src" / "rackline").glob("*/__init__.py")))
 
@@ -84,7 +77,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=90.0, help="usual time of the tests of one mutant")
     parser.add_argument("--again", action="store_true", help="only mutants that survived so far")
-    parser.add_argument("--by-name", action="store_true", help="tests that name what is changed, then answers")
+    parser.add_argument("--by-name", action="store_true", help="tests that name what is changed")
     parser.add_argument("--part", default="1/1", help="which of how many parts of the mutants, such as 2/2")
     parser.add_argument("--minutes", type=float, default=1e9, help="processor time after which no mutant begins")
     parser.add_argument("--package", choices=PACKAGES, action="append", help="only these packages")
@@ -92,10 +85,7 @@ def main() -> int:
     results = _WORK / f"seed-{given.seed}.jsonl"
     if given.what == "cover":
         copy_tree()
-        if given.by_name:
-            cover(_DATA_OF_ANSWERS, *_ANSWERS)
-        else:
-            cover(_DATA, "-m", "not slow", *_TESTS)
+        cover(_DATA, "-m", "not slow and not nightly", "--deselect", _EXAMPLES, *_TESTS)
         return 0
     if given.what == "report":
         print(report(read(results)))
@@ -281,22 +271,6 @@ class Tests:
                     in_file.update(name for names in self._data.contexts_by_lineno(other).values() for name in names)
         return self._in_order(at_line) + self._in_order(in_file - at_line)
 
-    def within(self, mutant: Mutant, limit_s: float) -> list[str]:
-        """Tests that ran the lines, the quickest first, until a usual time; of lines outside of bodies, the file."""
-        inside = any(
-            isinstance(node, ast.FunctionDef) and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0)
-            for node in ast.walk(ast.parse((_TREE / mutant.path).read_text(encoding="utf-8")))
-        )
-        lines = self._data.contexts_by_lineno(str(_COVERED / mutant.path))
-        at_line = {name for line, names in lines.items() if mutant.line <= line <= mutant.last_line for name in names}
-        found: list[str] = []
-        for test in self._in_order(at_line) if inside else self.of(mutant):
-            limit_s -= self._seconds[test] + 0.02
-            if limit_s < 0:
-                break
-            found.append(test)
-        return found
-
     def _in_order(self, tests: set[str]) -> list[str]:
         files: dict[str, list[str]] = defaultdict(list)
         for test in sorted(tests & self._seconds.keys(), key=self._seconds.__getitem__):
@@ -343,10 +317,14 @@ class Named:
     """Tests of the files that name what is changed."""
 
     def __init__(self) -> None:
-        paths = (path for folder in _TESTS for path in sorted((_TREE / folder).glob("test_*.py")))
+        paths = (
+            path
+            for folder in _TESTS
+            for path in sorted((_TREE / folder).glob("test_*.py"))
+            if str(path.relative_to(_TREE)) != _EXAMPLES
+        )
         self._texts = {str(path.relative_to(_TREE)): path.read_text(encoding="utf-8") for path in paths}
         self._fails: dict[str, bool] = {}
-        self._answers = Tests(_DATA_OF_ANSWERS)
 
     def of(self, mutant: Mutant) -> list[str]:
         """At most fourteen files, the nearest first: its module, the function or class around the line, its package."""
@@ -389,19 +367,8 @@ class Named:
             failed = self._first_failure(mutant, source, max(limit_s, 30.0), _OF_SOURCE)
             if failed.startswith("tests/"):
                 return "killed", failed, 1
-        failed = self._first_failure(mutant, source, limit_s, "-m", "not slow", *files)
-        if failed.startswith("tests/"):
-            return "killed", failed, len(files)
-        tests = self._answers.within(mutant, limit_s)
-        if not tests:
-            return "survived", f"{failed}; no stored answer runs it", len(files)
-        chosen = _TREE / "chosen.json"
-        chosen.write_text(json.dumps(tests), encoding="utf-8")
-        names = dict.fromkeys(test.split("::")[0] for test in tests)
-        asked = self._first_failure(mutant, source, 3 * limit_s, *names, MUTANTS_TESTS=str(chosen))
-        if asked.startswith("tests/"):
-            return "killed", asked, len(files) + len(tests)
-        return "survived", f"{failed}; of {len(tests)} stored answers {asked}", len(files) + len(tests)
+        failed = self._first_failure(mutant, source, limit_s, "-m", "not slow and not nightly", *files)
+        return "killed" if failed.startswith("tests/") else "survived", failed, len(files)
 
     def _first_failure(self, mutant: Mutant, source: str, limit_s: float, *words: str, **environment: str) -> str:
         """The first test that fails with the change and passes without; else how the run ended."""
