@@ -6,9 +6,10 @@ import io
 import json
 import os
 import pickle
+import resource
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,19 +152,12 @@ def searched_once() -> Iterator[Counter[str]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--skip-parts`, which `.ci/run` fills in."""
-    parser.addoption("--skip-parts", default="", help="parts not to run, with commas between them (tests/parts.py)")
+    """Add `--slowest-files`."""
+    parser.addoption("--slowest-files", type=int, default=20, help="how many test files the table of seconds lists")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave parts out that are named; the longest files and those with slow tests go first, so that no worker ends long
-    after the others."""
-    left_out = set(config.getoption("--skip-parts").split(","))
-    for item in items:
-        for mark in item.iter_markers("part"):
-            if mark.args[0] in left_out:
-                why = f"{mark.args[0]}: all that it depends on is unchanged since the last full run"
-                item.add_marker(pytest.mark.skip(reason=why))
+    """Put the longest files and those with slow tests first, so that no worker ends long after the others."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     longest = {config.rootpath / f"tests/{name}.py" for name in _LONGEST}
     items.sort(key=lambda item: (item.path not in longest, item.path not in slow))
@@ -219,8 +213,45 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(usable_cores(), _MOST_WORKERS) if whole else 0
 
 
+_PROCESSOR_S = "processor_s"
+_start_s = pytest.StashKey[float]()
+_seconds_by_file = Counter[str]()
+
+
+def _processor_s() -> float:
+    """Return the processor seconds of this process and of its finished children."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Attach the processor seconds of each phase to its report. A worker sends them to the process that prints."""
+    report = yield
+    now = _processor_s()
+    report.user_properties.append((_PROCESSOR_S, now - item.stash[_start_s]))
+    item.stash[_start_s] = now
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Start the clock of a test."""
+    item.stash[_start_s] = _processor_s()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add the processor seconds of a phase to its file. The properties of a test grow with each of its phases."""
+    seconds = [value for name, value in report.user_properties if name == _PROCESSOR_S]
+    _seconds_by_file[report.nodeid.partition("::")[0]] += seconds[-1] if seconds else 0.0
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many tests were skipped, and why: a clone without the measured cases does not test as much."""
+    """Print how many tests were skipped and why, and which files take the most processor time."""
+    terminalreporter.section("processor seconds by test file")
+    for file, seconds in _seconds_by_file.most_common(terminalreporter.config.getoption("--slowest-files")):
+        terminalreporter.write_line(f"{seconds:7.1f} {file}")
+    terminalreporter.write_line(f"{sum(_seconds_by_file.values()):7.1f} in all {len(_seconds_by_file)} files")
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(str(report.longrepr[-1]) for report in reports if isinstance(report.longrepr, tuple))
     for reason, count in reasons.most_common():

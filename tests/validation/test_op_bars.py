@@ -16,8 +16,6 @@ from rackline.fitting.tables import read_tables
 from rackline.hardware import chip, cluster
 from scripts import load_script
 
-pytestmark = pytest.mark.part("bars")
-
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STACKS = ("trtllm", "vllm", "sglang")
 
