@@ -51,6 +51,9 @@ with late:
     from rackline.serving import workload
 
 
+_TRANSFERS = "where requests wait for adapters: `plan`, `simulate`, `price`"
+
+
 @question
 class FitQuestion(AdapterQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
@@ -168,6 +171,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     """
     system = resolve(question, watch)
     media, cluster = media_of(question, watch), system.cluster
+    question.refuse("adapter_link", allowed=_TRANSFERS)
     model = with_adapter(with_media(system.model, media), question, watch)
     system = replace(system, model=model)
 
@@ -377,6 +381,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     system, media = resolve(question, watch), media_of(question, watch)
     context_len += media_tokens(media)
     new_tokens += media_tokens(media) if new_tokens else 0
+    question.refuse("adapter_link", allowed=_TRANSFERS)
     model = with_adapter(with_media(system.model, media, new_tokens or None), question, watch)
     system = replace(system, model=model)
     check_context(model, max(context_len, new_tokens), watch)
