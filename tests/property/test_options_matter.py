@@ -85,7 +85,7 @@ def effect(base: str, flag: str, value: str) -> str:
     return "nothing" if usual == (status, answer) else "changes"
 
 
-# Elsewhere: tests/unit/test_hub.py (network), test_hf.py (kinds of models), test_hf_towers.py (sound), tests/e2e (--full).
+# Tried in tests/unit/test_hub.py (network), test_hf.py (kinds), test_towers.py (sound) and tests/e2e (--full).
 ELSEWHERE = {"offline", "assume", "audio", "full"}
 VERBS = {words.split()[0]: [base for base in BASES if BASES[base].split()[0] == words.split()[0]]
          for words in BASES.values()}  # fmt: skip
