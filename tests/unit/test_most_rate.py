@@ -10,6 +10,7 @@ import pytest
 
 from helpers import deploy, system
 from rackline.parallel import Layout, Routing
+from rackline.rounding import grid_above
 from rackline.search import Choice, SearchSpace, plan
 from rackline.search.finalists import serve_kinds
 from rackline.search.served import Group, Service, Simulated
@@ -215,7 +216,7 @@ def test_what_cannot_win_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Group, "serve", counted)
     none = sustained_rate(choice.estimate, service, above=1.3 * rate)
     assert isinstance(none, NoSustainedRate)
-    assert rates[-1] == pytest.approx(1.3 * rate)
+    assert rates[-1] == grid_above(1.3 * rate)
     assert "requests/s, where it would cost as much, " in none.reason
     again = sustained_rate(choice.estimate, service, above=0.9 * rate)
     assert isinstance(again, SustainedRate)

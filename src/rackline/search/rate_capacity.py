@@ -13,6 +13,7 @@ from math import inf, isnan, nan, nextafter, sqrt
 from typing import ClassVar, Literal, cast
 
 from rackline.errors import require
+from rackline.rounding import grid_below
 from rackline.simulation import Requests, Result, Slo
 from rackline.simulation.classes import Limited
 
@@ -27,7 +28,7 @@ _FAR = 2.0  # an end beyond this factor of the rate is not looked for
 def rate_between(
     low: float, high: float, below: Mapping[str, float], over: Mapping[str, float], tolerance: float, *, held: bool
 ) -> float:
-    """The next rate to try between one that holds and one that does not [requests/s].
+    """The next rate to try between one that holds and one that does not, of five significant digits [requests/s].
 
     Latency grows with the rate as A / (1 - r / s), so 1 / latency is about a line. The rate at which the first latency
     reaches its limit is approached from both sides in turn, half of the tolerance away, so that both ends close in.
@@ -40,11 +41,11 @@ def rate_between(
     """
     ends = [(below[name], above) for name, above in over.items() if above > 1.0 and below[name] < 1.0]
     if high <= low * (1.0 + 3.0 * tolerance) or not ends or inf in over.values():
-        return sqrt(low * high)
+        return grid_below(sqrt(low * high))
     share = min((1.0 / under - 1.0) / (1.0 / under - 1.0 / above) for under, above in ends)
     aim = (low + (high - low) * share) * (1.0 + (0.5 if held else -0.5) * tolerance)
     inside = 0.1 * (high - low)
-    return min(max(aim, low + inside), high - inside)
+    return grid_below(min(max(aim, low + inside), high - inside))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,9 @@ def rate_capacity(
     )
     search = _Search(requests=requests, serve=serve, slo=slo, own_per_s=own)
     step = 2.0 if not near_per_s else 1.1
-    low, high = search.bracket("at", near_per_s or own, step, (own * 1e-4, own * 1e6), tolerance, most_runs)
+    low, high = search.bracket(
+        "at", grid_below(near_per_s) if near_per_s else own, step, (own * 1e-4, own * 1e6), tolerance, most_runs
+    )
     found = low or high
     ends = (found / _FAR, found * _FAR)
     sure, _ = search.bracket("high", found, 1.1, ends, _UNSURE_TOLERANCE, most_runs)

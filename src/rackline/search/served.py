@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rackline.arch import AppliedAdapter, Model
 from rackline.parallel import Deployment
+from rackline.rounding import grid_below
 from rackline.search.candidate import Candidate, PoolPair
 from rackline.serving.stack import Stack
 from rackline.serving.steady import steady_state
@@ -178,7 +179,9 @@ class Group:
             seed=seed,
         )
         slots = self.pool.spec.max_num_seqs * self.pool.ranks * self.pool.replicas
-        decode_s = min((work.output_len - 1.0) * tpot_s, slots / rate)  # more do not decode at a time
+        # rounded, since estimates differ in the last bit between processors, and which requests are there at the start
+        # changes a run
+        decode_s = min((work.output_len - 1.0) * grid_below(tpot_s), slots / rate)  # more do not decode at a time
         # a batch that ends before the next begins has nobody in between
         begun = 0 if self.pool.policy.passes == "batch" else round(rate * decode_s)
         requests = with_chosen_adapters(loop.requests(rate, begun, decode_s), self.adapter, seed)

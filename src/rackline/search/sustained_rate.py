@@ -23,7 +23,8 @@ al. 2009, roofline, for the longer of traffic and arithmetic.
 
 The estimate of the search says about which rate that is. Latency grows with the rate as A / (1 - r / s), which both a
 queue and a batch do whose size follows the rate. So 1 / latency is about a line in the rate, and where it crosses a
-limit is the next rate to try, above as below. All rates see the same inter-arrival times, scaled.
+limit is the next rate to try, above as below. All rates see the same inter-arrival times, scaled. Rates have five
+significant digits, so that the last bit of a latency, which depends on the processor, does not move the next rate.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from rackline.errors import RacklineError
 from rackline.parallel.work import most_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
+from rackline.rounding import grid_above, grid_below
 from rackline.search.candidate import Candidate, PoolPair
 from rackline.search.estimates import engine_points
 from rackline.search.rate_capacity import rate_between
@@ -276,6 +278,7 @@ def sustained_rate(
     if isinstance(served, str):
         return NoSustainedRate(reason=served)
     group, span = served
+    above = grid_above(above)
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
     most, saturation = most_requests_per_s(group, limits, Constraints())
     if above > 0.0 and most <= above:
@@ -369,7 +372,7 @@ class _Search:
 
     def answer(self) -> SustainedRate | NoSustainedRate:
         first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
-        found = self._highest(max(first, self.above), self.estimate.tpot_s, SEEDS[:1])
+        found = self._highest(first, self.estimate.tpot_s, SEEDS[:1])
         if isinstance(found, SustainedRate) and self._is_chance(found.simulated):
             again = self._highest(found.requests_per_s, found.simulated.tpot_s.mean, SEEDS)
             return replace(again, runs=again.runs + found.runs) if isinstance(again, SustainedRate) else again
@@ -384,7 +387,7 @@ class _Search:
         """
         held: Simulated | None = None
         broken: Simulated | None = None
-        rate, tries = first, 0
+        rate, tries = max(grid_below(first), self.above), 0
         while True:
             tries += 1
             found = Simulated.joined([self.group.serve(rate, tpot_s, seed) for seed in seeds])
@@ -394,13 +397,13 @@ class _Search:
             if held is None:
                 if rate <= self.above:
                     return NoSustainedRate(reason=self._worst(found, ", where it would cost as much,"))
-                rate = max(self._lowered(found, tries), self.above)
+                rate = max(grid_below(self._lowered(found, tries)), self.above)
                 if rate < _LEAST_RATE * first:
                     reason = f"no request rate meets the limits: {self._worst(found)}"
                     return NoSustainedRate(reason=reason, simulated=True)
                 continue
             if broken is None:
-                more = self._raised(held)
+                more = grid_below(self._raised(held))
             else:
                 below = held.over_limits(self.limits)
                 more = rate_between(
