@@ -18,6 +18,7 @@ from rackline.serving.workload import Mode, Workload
 
 _ITERATIONS = 6  # of the rate at which a batch size holds; each reduces the error
 _FOUND = 0.1  # relative error of the number in flight above which there is no such rate: beyond saturation
+_ROUNDING = 1e-9  # relative: more than rounding errors of a rate come to
 UNEVEN = 0.9  # sequences by which the busiest of many ranks exceeds the mean when each request goes to the least loaded
 
 
@@ -115,7 +116,9 @@ def open_loop(
             slope = _slope(error - before, np.log(rate / at), slope)
         before, at = error, rate
         rate = rate * np.exp(np.clip(-error / slope, -0.7, 0.7))
-        rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
+        # a rate that is found lies within rounding of one end: it stays
+        inside = (rate > least * (1.0 - _ROUNDING)) & (rate < most * (1.0 + _ROUNDING))
+        rate = np.where(inside, rate, np.sqrt(least * most))
         queue = queue_at(rate)
         tpot_s = _step_seen_s(queue, passes, mode, chunked, n, rate, steps, growth_s)
     error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # remaining error
