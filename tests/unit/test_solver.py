@@ -32,6 +32,26 @@ def test_planted_values_come_back_in_every_form(loss: str) -> None:
     assert found == pytest.approx({"rate": 4.0, "share": 0.25, "shift": 0.3}, rel=1e-3)
 
 
+def test_rounding_errors_do_not_move_a_fit() -> None:
+    terms = [replace(RATE, spread=1e6), replace(SHARE, start=0.3, spread=1.0), SHIFT]
+    random = np.random.default_rng(1)
+    wanted = np.log(4.0 * X * 0.75 + 0.3) + random.normal(0.0, 0.1, X.shape)
+
+    def noisy(values: Values) -> Array:
+        return (np.log(model(values)) - wanted) * (1.0 + random.normal(0.0, 1e-15, X.shape))
+
+    exact = fit(terms, lambda values: np.log(model(values)) - wanted).values
+    assert all(fit(terms, noisy).values == exact for _ in range(20))
+
+
+def test_a_value_that_no_case_notices_is_zero() -> None:
+    shift = replace(SHIFT, form="log", low=None)
+    straight = [replace(RATE, spread=1e6), shift]
+    found = fit(straight, lambda values: np.log(model({**values, "share": 0.0}) / (3.0 * X))).values
+    assert found["shift"] == 0.0
+    assert found["rate"] == pytest.approx(3.0, rel=1e-4)
+
+
 def test_a_parameter_that_nothing_depends_on_goes_to_its_prior() -> None:
     found = fit([replace(RATE, spread=1e6), UNUSED], lambda v: errors({"share": 0.25, "shift": 0.3, **v}))
     assert found.values["unused"] == pytest.approx(5.0, rel=1e-6)
