@@ -29,6 +29,7 @@ from rackline.scaling.optimum import (
 )
 
 CURVE_POINTS = 241
+_CURVE_MOST = 1e3  # times the least cost: beyond, a size just reaches the loss, and rounding errors decide its tokens
 CURVE_SPAN = 30.0  # the curve shows sizes from the best over 30 to the best times 30
 FLAT = (0.05, 0.20)
 HOUR_S = 3600.0
@@ -241,7 +242,7 @@ class Budget:
         compute_optimal_lifetime_flop: what that model would cost over its life [FLOP].
         equal_costs: tokens by the lecture's rule.
         curve_params: sizes around the optimum [count], shape (n,).
-        curve_flop: lifetime cost of each [FLOP], inf where it never reaches the loss.
+        curve_flop: lifetime cost of each [FLOP], inf where it never reaches the loss, or only at an absurd cost.
         flat: for each tolerance, the smallest and largest size whose cost is within it [count].
     """
 
@@ -392,6 +393,8 @@ def budget(
     centre = float(best.params) if best.feasible else float(compute_optimal_of_loss(law, loss).params)
     sizes = np.geomspace(centre / CURVE_SPAN, centre * CURVE_SPAN, CURVE_POINTS)
     costs = np.asarray(lifetime_flop_of(law, sizes, loss, k, unique_tokens))
+    if best.feasible:
+        costs = np.where(costs <= _CURVE_MOST * float(best.lifetime_flop), costs, np.inf)
     plain_optimum = compute_optimal_of_loss(law, loss)
     rule = None
     if usage.inference_tokens > 0.0:
