@@ -19,6 +19,7 @@ from rackline.parallel import MemoryUse
 from rackline.parallel.layout import KINDS
 from rackline.passes import Batch
 from rackline.passes.features import Array
+from rackline.rounding import rounded
 from rackline.search.candidate import Candidate, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
 from rackline.search.estimates import Block, ClosedLoop, Estimate, OpenLoop, numbering
@@ -123,7 +124,7 @@ def select(points: OperatingPoints, limits: Constraints, estimate: Estimate) -> 
         slack = estimate.slack
         kept = serves & points.meets(limits, slack)
     order = np.flatnonzero(kept)
-    order = order[np.argsort(points.cost[order], kind="stable")]
+    order = order[np.argsort(rounded(points.cost[order]), kind="stable")]
     best = order[firsts(points.engine[order])]
     deployed = numbers.deployed(points.engine[best])
     label, row = np.divmod(deployed, len(space.grid))
@@ -178,7 +179,7 @@ def _refined(
     good = finer.serves & finer.meets(limits, slack)
     each = ((at, np.flatnonzero(good & (finer.engine == points.engine[at]))) for at in chosen.tolist())
     found = (
-        candidate_of(finer, int(mine[np.argmin(finer.cost[mine])]), estimate)
+        candidate_of(finer, int(mine[np.argmin(rounded(finer.cost[mine]))]), estimate)
         if mine.size
         else candidate_of(points, at, estimate)
         for at, mine in each

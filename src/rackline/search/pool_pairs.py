@@ -9,6 +9,7 @@ import numpy as np
 
 from rackline.hardware import Cluster, billed_chips, taken_chips
 from rackline.passes.features import Array, as_array
+from rackline.rounding import rounded
 from rackline.search.points import Columns
 from rackline.search.pool_points import PoolPoints
 
@@ -128,14 +129,14 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
                 )  # few links: each load once
                 load = load[place.reshape(shape), np.arange(others.size)[None, :]].ravel()
                 every = _costs(prefill, decode, first, then, budget, load)
-                best = np.argsort(every.usd_per_request.reshape(shape), axis=1, kind="stable")[
+                best = np.argsort(rounded(every.usd_per_request).reshape(shape), axis=1, kind="stable")[
                     :, : _PARTNERS if in_turn else 1
                 ]
                 ways.extend(every.take(row * others.size + one) for one in best.T)
                 evaluated += load.size
             if slack_s is not None:
                 ways = _in_turn(prefill, decode, ways, budget, slack_s)
-            which = np.argmin(np.array([one.usd_per_request for one in ways]), axis=0)
+            which = np.argmin(rounded([one.usd_per_request for one in ways]), axis=0)
             for name in Pairs.__slots__:
                 getattr(found, name)[part] = np.array([getattr(one, name) for one in ways])[which, row]
     return found, evaluated
@@ -228,7 +229,7 @@ def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, b
     for n, m in _ratios(rate_p, rate_d, limits, budget):
         rate = np.minimum(n * rate_p, m * rate_d)
         cost = _usd(prefill, decode, first, then, budget, n, m, rate)
-        better = cost < best.usd_per_request
+        better = cost < best.usd_per_request * (1.0 - 1e-10)  # of equal ones, the first
         best = replace(
             best,
             usd_per_request=np.where(better, cost, best.usd_per_request),

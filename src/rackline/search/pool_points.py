@@ -12,6 +12,7 @@ from rackline.hardware import FabricLevel
 from rackline.parallel import Layout, memory_use
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.rounding import rounded
 from rackline.search.points import Columns, firsts, pareto_front
 from rackline.search.space import Part, Space
 from rackline.serving.disaggregated import (
@@ -134,7 +135,7 @@ def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 3) -> Poo
     """
     rate = points.requests_per_s * points.load(np.arange(points.chips.size), points.link_s, slack_s)
     kind = points.label * (int(points.chips.max(initial=0)) + 1) + points.chips
-    order = np.lexsort((-rate, kind))
+    order = np.lexsort((-rounded(rate), kind))
     order = order[rate[order] > 0]
     order = order[firsts(np.stack([points.label[order], points.row[order], points.cp[order]], axis=1))]
     first = np.searchsorted(kind[order], kind[order], side="left")

@@ -14,6 +14,7 @@ from rackline.hardware import Cluster, FabricLevel
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
+from rackline.rounding import rounded
 from rackline.search.candidate import MANY_RANKS, Pool, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
 from rackline.search.engines import CONTENDERS
@@ -214,12 +215,12 @@ class PoolSearch:
         if self.limits.tpot_s is not None:
             meets &= then.seconds <= self.limits.tpot_s
         kept = np.flatnonzero(meets)
-        near = kept[np.argsort(cost[kept], kind="stable")]
+        near = kept[np.argsort(rounded(cost[kept]), kind="stable")]
         near = near[firsts(np.stack([then.label, then.mode, then.row, then.cp], axis=1)[near])][: min(_NEAR, most)]
         options = [self._refined(first, then, pairs, int(index)) for index in near]
         if most > _PAIRED:
             options += self._other_partners(first, then.take(near[:_PAIRED]), pairs.partner[near[:_PAIRED]])
-        options.sort(key=lambda option: option.usd_per_mtok_output_all_in)
+        options.sort(key=lambda option: float(rounded(option.usd_per_mtok_output_all_in)))
         contenders = tuple(
             Choice(workload=self.decode.space.workload, estimate=one, inside=self._inside(one))
             for one in options[:most]

@@ -13,6 +13,7 @@ from rackline.errors import require, unknown_name
 from rackline.hardware import host_bytes_per_s
 from rackline.parallel.exchange import make_group
 from rackline.passes.features import as_array
+from rackline.rounding import rounded
 from rackline.search.misfit import Misfit
 from rackline.search.points import firsts
 from rackline.search.train_space import evaluate_runs, timed_steps, train_space
@@ -279,7 +280,7 @@ def train_plan(
         operations=operations,
         host_bytes_per_s=host_bytes_per_s(machines.chip),
     )
-    order = np.argsort(found.step_s, kind="stable")[: max(most * 40, 200)]
+    order = np.argsort(rounded(found.step_s), kind="stable")[: max(most * 40, 200)]
     order = order[np.isfinite(found.step_s[order])]
     best, reason, nearest = (), "", None
     if order.size:
