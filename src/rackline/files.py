@@ -1,8 +1,9 @@
 """Files that come from outside and files that go there: read within bounds, written whole or not at all.
 
-What is read must be a regular file (or a pipe that is named as one, such as ``/dev/stdin``) of bounded size, in
-UTF-8. What is written goes to a temporary name in the same folder first and is moved over the old file when it is
-complete, so that a full disk or an interruption leaves the old file as it was.
+What is read must be a regular file (or a pipe that is named as one, such as ``/dev/stdin``) of bounded size, in UTF-8.
+Files that are read whole may be compressed with gzip if their names end in ``.gz``. What is written goes to a temporary
+name in the same folder first and is moved over the old file when it is complete, so that a full disk or an interruption
+leaves the old file as it was.
 
 Results that take long to work out are kept in the user's cache folder: safe to delete, never trusted when damaged. A
 file is its content and the SHA-256 of it at the end. Its name holds a hash of all that it depends on, so that it is
@@ -12,11 +13,13 @@ never out of date; what has not been used for longest goes when there is too muc
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -72,17 +75,17 @@ def read_text(
     max_bytes: int = MAX_FILE_BYTES,
     refusal: type[InputError] = InputError,
 ) -> str:
-    """Read a whole file as UTF-8, without a byte-order mark.
+    """Read a whole file as UTF-8, without a byte-order mark; decompress it first if its name ends in ``.gz``.
 
     Args:
         path: The file.
         what: What the file is, in the reader's words.
         allowed: What would have been accepted.
-        max_bytes: Largest size [bytes].
+        max_bytes: Largest size, also after decompression [bytes].
         refusal: Kind of error to raise.
 
     Raises:
-        InputError: As `open_file`; a file that is too large or not UTF-8.
+        InputError: As `open_file`; a file that is too large, not UTF-8, or not whole in gzip's form.
 
     Example:
         >>> import tempfile
@@ -91,8 +94,13 @@ def read_text(
         ...     read_text(Path(folder) / "a.txt", what="page", allowed="a page")
         'word'
     """
-    with open(open_file(path, what=what, allowed=allowed, refusal=refusal), "rb") as stream:
-        data = stream.read(max_bytes + 1)
+    with open(open_file(path, what=what, allowed=allowed, refusal=refusal), "rb") as file:
+        try:
+            with gzip.open(file) if Path(path).suffix == ".gz" else contextlib.nullcontext(file) as stream:
+                data = stream.read(max_bytes + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            cause = "compressed with gzip; this file is damaged or not compressed"
+            raise refusal(what=what, given=os.fspath(path), allowed=f"{allowed}, {cause}") from None
     if len(data) > max_bytes:
         limit = f"at most {max_bytes / 2**20:.0f} MiB"
         raise refusal(what=what, given=os.fspath(path), allowed=f"{allowed}; {limit}")

@@ -19,6 +19,7 @@ from rackline.validation.page import (
     marks,
     read_stored,
     stored_form,
+    worse_groups,
     worse_than,
     write_stored,
 )
@@ -123,15 +124,49 @@ def test_stored_scoreboard_notices_what_got_worse(tmp_path: Path) -> None:
     stored = read_stored(path)
     assert stored["files"] == ["a.jsonl", "b.jsonl"]
     assert worse_than(stored, before) == []
-    within = board(*(score(1.0, ratio + 0.003) for ratio in (1.10, 1.12, 1.14)))  # 0.12 * 1.02 + 0.002 = 0.1244
+    within = board(*(score(1.0, ratio + 0.005) for ratio in (1.10, 1.12, 1.14)))  # 0.12 * 1.05 = 0.126
     assert worse_than(stored, within) == []
-    wider = board(*(score(1.0, ratio + 0.006) for ratio in (1.10, 1.12, 1.14)))
+    wider = board(*(score(1.0, ratio + 0.008) for ratio in (1.10, 1.12, 1.14)))
     assert [line.split(",")[0] for line in worse_than(stored, wider)] == [
-        "tpot_s: median error 12.60%",
-        "tpot_s: p90 error 14.20%",
+        "tpot_s: median error 12.80%",
+        "tpot_s: p90 error 14.40%",
     ]
     assert worse_than(stored, board(score(1.0, 1.1), score(1.0, 1.1))) == ["tpot_s: 2 supported cases, before 3"]
     assert worse_than(stored, board()) == ["tpot_s: is no longer scored"]
+
+
+def stored_and_moved(errors: list[float], moved: list[float], path: Path) -> list[str]:
+    """Store a board with one case an error, and list the groups that are worse on one with other errors."""
+    write_stored(board(*(score(1.0, 1.0 + error) for error in errors)), [], path)
+    return worse_groups(read_stored(path), board(*(score(1.0, 1.0 + error) for error in moved)))
+
+
+@pytest.mark.parametrize(
+    ("cases", "before", "now", "is_worse"),
+    [
+        (30, 0.10, 0.104, False),  # by 4 % of the error
+        (30, 0.10, 0.106, True),  # by 6 % of the error
+        (29, 0.10, 0.20, False),  # too few cases
+        (30, 0.10, 0.02, False),  # better
+        (30, 0.002, 0.0024, False),  # by 20 % of a tiny error, 0.04 percentage points
+        (30, 0.002, 0.0026, True),  # by 0.06 percentage points
+    ],
+)
+def test_groups_of_thirty_are_worse_by_more_than_a_twentieth_of_their_error(
+    tmp_path: Path, cases: int, before: float, now: float, is_worse: bool
+) -> None:
+    worse = stored_and_moved([before] * cases, [now] * cases, tmp_path / "stored.json")
+    assert bool(worse) == is_worse
+    if is_worse:
+        assert len(worse) == 6  # by kind, model, chip, stack, version and precision; no group by operation
+        assert any(line.startswith("tpot_s of chip c: median error") for line in worse)
+
+
+def test_a_group_that_lost_its_predictions_is_worse_however_good_the_rest_is(tmp_path: Path) -> None:
+    path = tmp_path / "stored.json"
+    assert stored_and_moved([0.1] * 40, [0.05] * 38, path) == []
+    assert "tpot_s of model m: 37 supported cases, before 40" in stored_and_moved([0.1] * 40, [0.05] * 37, path)
+    assert "tpot_s of stack s: 0 supported cases, before 40" in stored_and_moved([0.1] * 40, [], path)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"metrics": 3}'])

@@ -50,7 +50,9 @@ class ValidateQuestion(Described):
 
     files: Texts = option(
         "text",
-        "measured cases, one JSON object per line; with `import_format`, benchmark results",
+        "measured cases, one JSON object per line, also compressed (.gz); the cases that rackline ships by default; "
+        "with `import_format`, benchmark results",
+        default=None,
         several=True,
         kw_only=False,
     )
@@ -62,7 +64,8 @@ class ValidateQuestion(Described):
     strict: bool = option("switch", "exit with 1 if a case cannot be predicted", default=False)
     stored: str | None = option(
         "text",
-        "compare with a stored scoreboard; exit with 1 if a median or p90 got worse or coverage fell",
+        "compare with a stored scoreboard; exit with 1 if the median or p90 of a metric, or the median of a group of "
+        "30 cases or more, got worse by more than 5 %, or if coverage fell",
         default=None,
     )
     refit: LeftOut | None = option(
@@ -158,9 +161,16 @@ Found: TypeAlias = "Validated | Ablation | Imported | StacksWritten | validation
 Answered: TypeAlias = "Answer[ValidateQuestion, Found]"
 
 
+def case_files(question: ValidateQuestion) -> tuple[str, ...]:
+    """Return the files whose cases a question is about; those that rackline ships if it names none."""
+    return question.files or tuple(map(str, validation.shipped_cases()))
+
+
 def text_of(answer: Answered, width: int) -> Iterable[Any]:
     found, elapsed_s = answer.result, answer.elapsed_s
-    if isinstance(found, Validated):
+    if isinstance(found, Validated) and not answer.question.files:
+        yield report.shipped_report(found.board, elapsed_s=elapsed_s)
+    elif isinstance(found, Validated):
         yield report.scoreboard_report(found.board, elapsed_s=elapsed_s, width=width)
     elif isinstance(found, validation_refit.Refit):
         yield refit_report.refit_report(found, elapsed_s=elapsed_s, width=width)
@@ -211,7 +221,7 @@ def summary_of(answer: Answered) -> str:
         return f"median |error|: {medians or 'none'}; {supported:,} of {found.board.num_cases:,} cases predicted"
     if isinstance(found, Imported):
         return several(found.lines.count("\n"), "case")
-    return f"{type(found).__name__} of {', '.join(answer.question.files)}"
+    return f"{type(found).__name__} of {', '.join(case_files(answer.question))}"
 
 
 def rows_of(answer: Answered) -> Iterable[Any]:
@@ -258,7 +268,7 @@ def status(answer: Answered) -> int:
 
 def _write_stored(answer: Answered, path: Path, _: str) -> None:
     if isinstance(answer.result, Validated):
-        page.write_stored(answer.result.board, answer.question.files, path)
+        page.write_stored(answer.result.board, case_files(answer.question), path)
 
 
 def _write_docs(answer: Answered, path: Path, _: str) -> None:
@@ -268,7 +278,7 @@ def _write_docs(answer: Answered, path: Path, _: str) -> None:
     elif isinstance(found, validation_refit.Refit):
         block = f"left out by {found.by}", refit_report.refit_markdown(found)
         if found.by in ("model", "laboratory"):
-            scores = held_out_scores(found, answer.question.files, answer.question.calibration)
+            scores = held_out_scores(found, case_files(answer.question), answer.question.calibration)
             held = coverage.coverage_markdown(coverage.held_out_coverage(scores, found.by), found.by)
             page.fill_block(path, *page.marks(f"intervals left out by {found.by}"), held)
     elif isinstance(found, train_fit.TrainRefit):
@@ -278,13 +288,13 @@ def _write_docs(answer: Answered, path: Path, _: str) -> None:
     elif found.board.both_ways and len(found.board.both_ways) == found.board.num_cases:
         block = "unknown speculation", page.speculation_markdown(found.board.both_ways)
     else:
-        block = page.block_of(page.stored_form(found.board, answer.question.files))
+        block = page.block_of(page.stored_form(found.board, case_files(answer.question)))
     page.fill_block(path, *page.marks(block[0]), block[1])
 
 
 def _write_bands(answer: Answered, path: Path, _: str) -> None:
     """Write the error bands of these values."""
-    files, found = answer.question.files, answer.result
+    files, found = case_files(answer.question), answer.result
     if not isinstance(found, Validated | validation_refit.Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
     scores = found.board.scores
@@ -397,6 +407,7 @@ def _warnings(board: scoreboard.Scoreboard) -> Iterable[str]:
         },
         is_long=True,
         examples="""
+    rackline validate
     rackline validate cases.jsonl --plot parity.html
     rackline validate cases.jsonl --calibration unit --json
     rackline validate --import vllm result.json --chip h100-sxm \\
@@ -407,8 +418,9 @@ def _warnings(board: scoreboard.Scoreboard) -> Iterable[str]:
 def validate(question: ValidateQuestion, watch: Watch) -> Found:
     """Predict measured cases and print how far off the predictions are, by metric, model, chip, stack and precision.
 
-    A case that cannot be predicted is counted and named, never dropped. With an import format, results of a benchmark
-    are turned into cases instead.
+    Without files, the cases are those that rackline ships: 2,800 published measurements whose licences allow it. A
+    case that cannot be predicted is counted and named, never dropped. With an import format, results of a benchmark are
+    turned into cases instead.
 
     Example:
         >>> import rackline as rl
@@ -417,12 +429,13 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
         ...
         rackline.errors.InputError: ...
     """
-    files = question.files
     if question.import_format is not None:
-        return _import(question, files, question.import_format)
+        require(bool(question.files), what="files", given="nothing", allowed="the results of a load generator")
+        return _import(question, question.files, question.import_format)
     question.refuse(
         "model", "chip", "output", "layout", allowed="only with `import_format`, which says what the results lack"
     )
+    files = case_files(question)
     if question.write_stacks is not None:
         return _write_stacks(files, question.write_stacks, watch)
     require(

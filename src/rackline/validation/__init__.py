@@ -1,6 +1,6 @@
 """Measured cases → prediction → scoreboard: the accuracy of the library on published measurements."""
 
-from rackline.validation.cases import Case, CaseSet, Unsupported
+from rackline.validation.cases import Case, CaseSet, Unsupported, shipped_cases
 from rackline.validation.run import read_cases, validate
 from rackline.validation.scoreboard import Score, Scoreboard, Stats, statistics
 
@@ -12,6 +12,7 @@ __all__ = [
     "Stats",
     "Unsupported",
     "read_cases",
+    "shipped_cases",
     "statistics",
     "validate",
 ]

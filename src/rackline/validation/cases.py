@@ -17,6 +17,8 @@ from rackline.validation.forms import FORMS, find_problem, known_keys
 
 UNKNOWN_SPECULATION = "unknown"
 """Of `speculative`: the source does not say whether it drafts."""
+NOT_SCORED = "not_scored"
+"""Folder of shipped cases that one prediction cannot be compared with, so that no scoreboard counts them."""
 Layout = Mapping[str, int | str]
 Predicted = dict[str, float] | RacklineError | ValueError
 """Predicted values by measured key, or the error that explains why there are none."""
@@ -392,6 +394,26 @@ def published() -> Path:
     Sources: named in each line; how they were picked stands in tests/fixtures/README.md.
     """
     return Path(__file__).with_name("published.jsonl")
+
+
+def shipped_cases() -> tuple[Path, ...]:
+    """Return the files of measured cases that come with rackline, without those of NOT_SCORED.
+
+    A wheel holds them inside the package; a clone has them in `cases/` at its root.
+
+    Raises:
+        InputError: neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "cases", package.parents[1] / "cases"):
+        files = tuple(sorted(folder.glob("*.jsonl.gz")))
+        if files:
+            return files
+    raise InputError(
+        what="case files",
+        given="none",
+        allowed="files of measured cases, or an installation with the cases that rackline ships (cases/ in a clone)",
+    )
 
 
 def workload_of(case: Case) -> Workload:

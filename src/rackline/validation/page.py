@@ -11,13 +11,19 @@ from typing import Any, cast
 
 from rackline.errors import InputError
 from rackline.files import parse_json, read_text, write_text
-from rackline.fitting.solver import is_worse
 from rackline.plain import plain
 from rackline.report import column
 from rackline.serving.workload import usual_speculation
 from rackline.validation.scoreboard import BothWays, Scoreboard, by_group
 
 _DIGITS = 4
+_LEAST_CASES = 30
+"""Cases of a group whose median is compared; fewer scatter too much [count]."""
+_TOLERATED = 0.05
+"""Growth of an error that does not count as worse, as a share of the error."""
+_TOLERATED_POINTS = 0.0005
+"""Growth that does not count however small the error is: half a tenth of a per cent is two units of the last digit that
+is stored, and less than what equal tables give on another processor [1]."""
 _HEADS = ("n", "supported", "median error", "p90", "within 20 %", "bias")
 _TITLES = {
     "model": "By model",
@@ -194,9 +200,20 @@ def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_stored(board: Scoreboard, files: Iterable[str], path: Path) -> None:
-    """Write the stored form as JSON."""
-    text = json.dumps(stored_form(board, files), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(path, text + "\n", what="--write-stored")
+    """Write the stored form as JSON, one line for each metric and group, so that a difference shows what moved."""
+    form = stored_form(board, files)
+
+    def line(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+    metrics = ",\n".join(f"  {line(name)}: {line(stats)}" for name, stats in form.pop("metrics").items())
+    lists = [
+        f" {line(name)}: [\n{','.join(f'{chr(10)}  {line(row)}' for row in form.pop(name)).removeprefix(chr(10))}\n ]"
+        for name in ("groups", "unsupported")
+    ]
+    head = [f" {line(name)}: {line(value)}" for name, value in form.items()]
+    text = ",\n".join([*head, f' "metrics": {{\n{metrics}\n }}', *lists])
+    write_text(path, f"{{\n{text}\n}}\n", what="--write-stored")
 
 
 def read_stored(path: Path) -> dict[str, Any]:
@@ -235,18 +252,48 @@ def _is_compared(stats: object) -> bool:
 
 
 def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
-    """One line for each metric whose median or p90 got worse, or that fewer cases support."""
-    found: list[str] = []
+    """List what got worse than in a stored scoreboard, one line each.
+
+    These are metrics whose median or p90 got worse, or that fewer cases support, and `worse_groups`.
+    """
+    worse: list[str] = []
     metrics = board.metrics
     for name, before in cast("Mapping[str, Mapping[str, Any]]", stored["metrics"]).items():
         if name not in metrics:
-            found.append(f"{name}: is no longer scored")
+            worse.append(f"{name}: is no longer scored")
             continue
         now = metrics[name]
         if now.supported < before["supported"]:
-            found.append(f"{name}: {now.supported} supported cases, before {before['supported']}")
+            worse.append(f"{name}: {now.supported} supported cases, before {before['supported']}")
         for key, value in (("median", now.median_abs_error), ("p90", now.p90_abs_error)):
             was = before[f"{key}_abs_error"]
-            if was is not None and is_worse(value, was):
-                found.append(f"{name}: {key} error {value:.2%}, before {was:.2%}")
-    return found
+            if was is not None and _is_worse(value, was):
+                worse.append(f"{name}: {key} error {value:.2%}, before {was:.2%}")
+    return worse + worse_groups(stored, board)
+
+
+def worse_groups(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
+    """List the groups of 30 cases or more whose median error got worse than in a stored scoreboard, one line each.
+
+    Worse means by more than 5 % of the error, and by more than 0.05 percentage points, so that a tiny error may move. A
+    group that is gone, or that lost more than 5 % of its predictions, is worse as well: an error that is not measured
+    any more is no improvement.
+    """
+    now = {(group.by, group.group, group.metric): group.stats for group in board.groups}
+    worse: list[str] = []
+    for row in cast("Sequence[Mapping[str, Any]]", stored.get("groups", ())):
+        if row["supported"] < _LEAST_CASES:
+            continue
+        name = f"{row['metric']} of {row['by']} {row['group']}"
+        stats = now.get((row["by"], row["group"], row["metric"]))
+        if stats is None or stats.supported < (1.0 - _TOLERATED) * row["supported"]:
+            supported = 0 if stats is None else stats.supported
+            worse.append(f"{name}: {supported} supported cases, before {row['supported']}")
+        elif _is_worse(stats.median_abs_error, row["median_abs_error"]):
+            worse.append(f"{name}: median error {stats.median_abs_error:.2%}, before {row['median_abs_error']:.2%}")
+    return worse
+
+
+def _is_worse(now: float, before: float) -> bool:
+    """Return whether an error grew by more than what is tolerated; an error that is not a number is worse."""
+    return not now <= before + max(_TOLERATED * before, _TOLERATED_POINTS)

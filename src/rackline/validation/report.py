@@ -34,6 +34,37 @@ PARTS_OF_STEPS = {
 """Measured parts of a step of reinforcement learning, and their names on screen."""
 
 
+def shipped_report(board: Scoreboard, *, elapsed_s: float | None = None) -> Group:
+    """Return the report of `rackline validate` without files: the errors by metric, and where to see the rest.
+
+    Args:
+        elapsed_s: wall time of the prediction [s].
+    """
+    chips, stacks = (len({score.groups[by] for score in board.scores}) for by in ("chip", "stack"))
+    more = (
+        f"These are published measurements on {chips} chips under {stacks} engines and frameworks. "
+        "cases/README.md has their sources. --json adds the groups by model, chip, stack, version and precision, and "
+        "the worst cases. Score your own cases: rackline validate FILE"
+    )
+    return spaced(
+        [
+            _head(board, elapsed_s),
+            _metrics(board),
+            _unsupported(board) if board.unsupported else None,
+            Text(more),
+        ]
+    )
+
+
+def _head(board: Scoreboard, elapsed_s: float | None) -> Text:
+    calibration = "each case's own stack" if board.calibration == "auto" else board.calibration
+    return composed(
+        (f"{board.num_supported:,} of {several(board.num_cases, 'case')} predicted", "bold"),
+        (f", calibration: {calibration}", "dim"),
+        None if elapsed_s is None else (f", {format_seconds(elapsed_s)}", "dim"),
+    )
+
+
 def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, width: int = 100) -> Group:
     """Report of `rackline validate`.
 
@@ -41,16 +72,10 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
         elapsed_s: wall time of the prediction [s].
         width: columns of the terminal.
     """
-    calibration = "each case's own stack" if board.calibration == "auto" else board.calibration
-    head = composed(
-        (f"{board.num_supported:,} of {several(board.num_cases, 'case')} predicted", "bold"),
-        (f", calibration: {calibration}", "dim"),
-        None if elapsed_s is None else (f", {format_seconds(elapsed_s)}", "dim"),
-    )
     ignored = ", ".join(f"{key} ({count:,})" for key, count in board.unknown_keys.items())
     return spaced(
         [
-            head,
+            _head(board, elapsed_s),
             _metrics(board) if board.metrics else None,
             *(_groups(board, by) for by in GROUPED_BY[1:]),  # the measured keys distinguish the kinds already
             _parts(board) if any(score.metric in PARTS_OF_STEPS for score in board.scores) else None,

@@ -37,7 +37,8 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     """Read case files.
 
     Args:
-        paths: files with one JSON object per line, operation tables (.csv), or a `runs.json` of server runs.
+        paths: files with one JSON object per line, operation tables (.csv), or a `runs.json` of server runs; each may
+            be compressed with gzip (.gz).
 
     Returns:
         Every line, as a case or as an unsupported one with the reason.
@@ -50,9 +51,10 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     unknown: dict[str, int] = {}
     for path in map(Path, paths):
         text = read_text(path, what="case file", allowed="a readable file, one JSON object per line")
-        if path.suffix == ".json" and _looks_like_runs(text):
+        suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        if suffix == ".json" and _looks_like_runs(text):
             found = requests.read_runs(path, text)
-        elif path.suffix == ".csv":
+        elif suffix == ".csv":
             published = table_of((*TABLES, *rl.RL_TABLES), text, f"{path}:1")
             found = (published.read if published else op.read_op_table)(path, text, unknown)
         else:
