@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 from pathlib import Path
@@ -54,6 +55,30 @@ def test_a_full_disk_is_named_with_option_and_file() -> None:
         pytest.skip("no /dev/full on this system")
     with pytest.raises(InputError, match=r"--plot: got '/dev/full'.*No space left"):
         write_text("/dev/full", "text", what="--plot")
+
+
+def test_a_compressed_file_is_read_like_a_plain_one(tmp_path: Path) -> None:
+    packed = tmp_path / "cases.jsonl.gz"
+    packed.write_bytes(gzip.compress("\ufeffone\nzwei ä\n".encode()))
+    assert read_text(packed, what="cases", allowed="a file") == "one\nzwei ä\n"
+
+
+@pytest.mark.parametrize("kind", ["plain", "cut", "changed", "large"])
+def test_a_damaged_compressed_file_is_one_clear_line(tmp_path: Path, kind: str) -> None:
+    """A small file that holds more than may be read is refused before all of it is in memory."""
+    whole = gzip.compress(b"word " * 1000)
+    contents = {
+        "plain": b"word",
+        "cut": whole[:-9],
+        "changed": whole[:20] + bytes([whole[20] ^ 255]) + whole[21:],
+        "large": gzip.compress(bytes(2**20)),
+    }
+    packed = tmp_path / "cases.jsonl.gz"
+    packed.write_bytes(contents[kind])
+    with pytest.raises(InputError, match=r"cases: got '.*cases\.jsonl\.gz', allowed: a file") as refused:
+        read_text(packed, what="cases", allowed="a file", max_bytes=2**16)
+    assert "\n" not in str(refused.value)
+    assert ("MiB" if kind == "large" else "gzip") in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "device", "large", "binary", "nul"])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rackline as rl
+from rackline import validation
 from rackline.cli.main import run
+from rackline.validation import cases as case_module
 
+ROOT = Path(__file__).resolve().parents[2]
 CASE: dict[str, Any] = {
     "id": "a",
     "kind": "serve",
@@ -65,7 +70,7 @@ def test_strict_exits_1_after_printing_everything(cases: Path, capsys: pytest.Ca
     ("words", "expected"),
     [
         (["nowhere.jsonl"], "error: case file: got 'nowhere.jsonl'"),
-        ([], "error: files: got 'nothing'"),
+        (["--import", "vllm"], "error: files: got 'nothing'"),
         (["CASES", "--calibration", "vlm"], "error: --calibration"),
         (["CASES", "--plot", "x.gif"], "error: --plot"),
         (["CASES", "--stored", "nowhere.json"], "error: --stored"),
@@ -81,6 +86,41 @@ def test_bad_options_exit_2_with_one_line(
     assert err.splitlines()[-1].startswith(expected)
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_a_line_of_a_compressed_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = tmp_path / "cases.jsonl.gz"
+    packed.write_bytes(gzip.compress(f"{json.dumps(CASE)}\n{{\n".encode()))
+    assert call(packed, "--calibration", "unit") == 0
+    assert "warning: cases.jsonl.gz, line 2: line: got a truncated or broken JSON object" in capsys.readouterr().err
+
+
+def test_without_files_the_shipped_cases_are_scored(
+    cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command and from Python alike; of the shipped files one stands in, which takes no time."""
+    monkeypatch.setattr(validation, "shipped_cases", lambda: (cases,))
+    assert call("--calibration", "unit") == 0
+    screen = capsys.readouterr().out
+    assert screen.startswith("1 of 3 cases predicted")
+    assert "cases/README.md" in screen
+    assert "worst cases, and where" not in screen
+    answers = rl.validate(calibration="unit"), rl.validate(str(cases), calibration="unit")
+    boards = [answer.to_dict()["metrics"] for answer in answers]
+    assert boards[0] == boards[1]
+
+
+def test_an_installation_without_cases_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(case_module, "__file__", str(tmp_path / "src" / "rackline" / "validation" / "cases.py"))
+    assert call() == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: case files: got 'none', allowed: files of")
+
+
+def test_shipped_cases_are_those_at_the_root_of_the_clone() -> None:
+    assert {file.parent for file in validation.shipped_cases()} == {ROOT / "cases"}
+    assert len(validation.shipped_cases()) == 5
 
 
 def test_parity_plot_is_written(cases: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rackline.validation import validate
 
-TABLE = Path("../shared/measured/post_training/lora/slora_serving.csv")
+TABLE = Path(__file__).resolve().parents[3] / "shared/measured/post_training/lora/slora_serving.csv"
 
 
 @pytest.mark.slow

@@ -30,8 +30,8 @@ from rackline.validation import validate
 from rackline.validation.cases import Case
 from rackline.validation.run import read_cases
 
-MEASURED = Path(__file__).resolve().parents[3] / "shared" / "measured"
-FILES = ("serving_disaggregated.jsonl", "serving_unknown_speculation.jsonl")
+CASES = Path(__file__).resolve().parents[2] / "cases"
+FILES = (CASES / "pools.jsonl.gz", CASES / "not_scored" / "serving.jsonl.gz")
 NEAR = 0.3  # relative difference of the times per token of a pair
 WITHOUT_DRAFTS = 0.75  # measured over predicted time per token; with drafts in use it is below 0.5
 POOLS = ("prefill", "decode")
@@ -73,12 +73,9 @@ class Side:
 
 @cache
 def sides() -> list[Side]:
-    if not MEASURED.exists():
-        pytest.skip("the measured cases are not beside this checkout")
-    paths = [MEASURED / name for name in FILES]
-    cases = {case.case_id: case for case in read_cases(paths).cases if "DeepSeek" in case.model}
+    cases = {case.case_id: case for case in read_cases(FILES).cases if "DeepSeek" in case.model}
     times: dict[str, dict[str, tuple[float, float]]] = {}
-    for score in validate(paths).scores:
+    for score in validate(FILES).scores:
         times.setdefault(score.case_id, {})[score.metric.removeprefix("pools_")] = score.measured, score.predicted
     return [
         Side(case=case, tpot_s=times[name]["tpot_s"], ttft_s=times[name]["ttft_s"])
@@ -136,7 +133,7 @@ def test_what_is_furthest_off_waits_for_its_first_token(pairs: list[tuple[Side, 
 
 def test_the_widest_measured_groups_of_experts_are_known() -> None:
     widest: dict[str, int] = {}
-    for case in read_cases([MEASURED / name for name in (*FILES, "serving.jsonl", "serving_qwen3_235b.jsonl")]).cases:
+    for case in read_cases((*FILES, CASES / "serving.jsonl.gz")).cases:
         pools = [cast("Mapping[str, Any]", case.values[side]) for side in POOLS if side in case.values]
         for layout in (case.layout, *(pool["layout"] for pool in pools)):
             widest[case.chip] = max(widest.get(case.chip, 1), int(layout.get("ep", 1)))

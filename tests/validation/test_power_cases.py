@@ -35,7 +35,7 @@ MODELS = {"llama2-70b": ("llama-2-70b", "fp8"), "llama3.1-8b": ("llama-3.1-8b", 
 
 def existing(path: Path) -> Path:
     if not path.exists():
-        pytest.skip("the measured cases are not beside this checkout")
+        pytest.skip("needs ../shared/measured")
     return path
 
 

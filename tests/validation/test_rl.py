@@ -65,7 +65,7 @@ def test_dynamic_sampling_generates_three_times_what_it_trains_on() -> None:
 @pytest.fixture(scope="module")
 def board() -> Scoreboard:
     if not TABLE.exists():
-        pytest.skip("the measured steps of reinforcement learning are not beside this checkout")
+        pytest.skip("needs ../shared/measured")
     return validate([TABLE])
 
 
@@ -81,7 +81,7 @@ def test_published_steps_are_within_the_bars(board: Scoreboard) -> None:
 def test_models_that_the_fit_has_not_seen_are_within_the_bars() -> None:
     """A grid around the fitted numbers, of which each model in turn has no say."""
     if not TABLE.exists():
-        pytest.skip("the measured steps of reinforcement learning are not beside this checkout")
+        pytest.skip("needs ../shared/measured")
     shipped = RlOverheads()
     grid = product((0.005, 0.00625, 0.0075, 0.00875), (1.125, 1.25, 1.375, 1.5), (0.00045, 0.0006, 0.00075))
     found = load_script("rl_overheads").fitted(str(TABLE), list(grid))

@@ -23,7 +23,7 @@ MODELS = {
     "olmoe-1b-7b-sft": (64, 8, 0.05, 0.36),
 }
 MANY = 65536.0  # tokens, where a source counts a whole set
-pytestmark = pytest.mark.skipif(not SKEW.is_dir(), reason="the measured tables are not beside this checkout")
+pytestmark = pytest.mark.skipif(not SKEW.is_dir(), reason="needs ../shared/measured")
 
 
 def max_over_mean(experts: int, picks: int, ep: int, tokens: float, copies: int | None = None) -> float:

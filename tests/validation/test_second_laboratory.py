@@ -15,12 +15,12 @@ from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVINGS = ROOT.parent / "shared" / "measured" / "serving_power.jsonl"
-LATENCIES = ROOT.parent / "shared" / "measured" / "other_chips" / "serving_vllm_docker_mi300x.jsonl"
+LATENCIES = ROOT / "cases" / "static_batch.jsonl.gz"
 
 
 def existing(path: Path) -> Path:
     if not path.exists():
-        pytest.skip("the measured cases are not beside this checkout")
+        pytest.skip("needs ../shared/measured")
     return path
 
 
@@ -61,7 +61,8 @@ def test_models_left_out(bench: ModuleType) -> None:
 
 def test_the_host_of_a_step_carries_over_to_another_laboratory() -> None:
     """AMD's batch latencies of vLLM 0.10 and 0.11 on MI300X, on which none of its numbers is fitted."""
-    board = validate([existing(LATENCIES)])
-    off = [abs(score.predicted / score.measured - 1.0) for score in board.scores if score.metric == "total_s"]
+    board = validate([LATENCIES])
+    ours = [score for score in board.scores if score.metric == "total_s" and score.groups["chip"] == "mi300x"]
+    off = [abs(score.error) for score in ours]
     assert len(off) == 16
     assert np.median(off) < 0.08

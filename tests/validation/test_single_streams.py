@@ -32,7 +32,7 @@ def test_weights_of_q4_k_m_take_the_bytes_of_the_released_file() -> None:
 def test_tokens_of_single_streams() -> None:
     """Decode of Llama 3 in fp16 and in GGUF's four bits, over one to eight cards, from an empty prompt."""
     if not STREAMS.exists():
-        pytest.skip("the measured cases are not beside this checkout")
+        pytest.skip("needs ../shared/measured")
     board = validate([STREAMS])
     ratio = np.array([score.predicted / score.measured for score in board.scores if score.metric == "token_s"])
     assert len(ratio) == 14
@@ -55,7 +55,7 @@ def host_s(scores: Sequence[Score], shipped_s: float) -> float:
 def test_the_host_of_vllms_first_engine_carries_over_to_models_left_out() -> None:
     """Qwen2.5 from 0.5B to 14B in four data types under vLLM 0.6: one host time, fitted without each size in turn."""
     if not QWEN.exists():
-        pytest.skip("the measured cases are not beside this checkout")
+        pytest.skip("needs ../shared/measured")
     shipped_s = stack("vllm", version="0.6.3").host_s_per_step
     scores = [score for score in validate([QWEN]).scores if score.groups["stack"] == "vllm"]
     assert len(scores) == 80

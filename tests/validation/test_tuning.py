@@ -62,7 +62,7 @@ def test_rows_in_doubt_are_named_not_scored() -> None:
 @pytest.fixture(scope="module")
 def board() -> Scoreboard:
     if not TABLE.exists():
-        pytest.skip("the measured fine-tuning steps are not beside this checkout")
+        pytest.skip("needs ../shared/measured")
     return validate([TABLE])
 
 
