@@ -23,7 +23,7 @@ from rackline.validation.page import (
     worse_than,
     write_stored,
 )
-from rackline.validation.report import worst_scores
+from rackline.validation.report import parity_figure, worst_scores
 
 
 def score(measured: float, predicted: float, name: str = "a", metric: str = "tpot_s", **groups: str) -> Score:
@@ -105,6 +105,12 @@ def test_json_has_the_keys_that_programs_rely_on() -> None:
     assert data["unsupported"][0]["id"] == "z"
     assert data["unsupported"][0]["reason"] == "why"
     assert isinstance(data["groups"], list)
+
+
+def test_memory_has_a_view_of_its_own_beside_times() -> None:
+    both = parity_figure(board(score(1.0, 1.1, "a", "step_s"), score(8e10, 7e10, "a", "peak_bytes")))
+    views = both.spec["hconcat"]
+    assert [[row["measured"] for row in view["data"]["values"]] for view in views] == [[1.0], [8e10]]
 
 
 def test_worst_are_ordered_by_ratio_and_one_a_case() -> None:

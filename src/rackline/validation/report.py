@@ -297,7 +297,7 @@ def _entry(predictor: Predictor, case: Case, score: Score) -> WorstCase:
 
 _MOST_POINTS = 4000
 _BAND = 0.2
-_UNITS: tuple[tuple[Kind, str], ...] = (("seconds", "time"), ("count", "rate [tokens/s]"))
+_UNITS: tuple[tuple[Kind, str], ...] = (("seconds", "time"), ("count", "rate [tokens/s]"), ("bytes", "memory"))
 
 
 def parity_figure(board: Scoreboard) -> Figure:
@@ -388,4 +388,6 @@ def _name(metric: str) -> str:
 
 
 def _kind(score: Score) -> Kind:
+    if score.metric.endswith("_bytes"):
+        return "bytes"
     return "count" if score.metric.endswith("_per_s") else "seconds"
