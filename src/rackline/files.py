@@ -34,6 +34,13 @@ MAX_LINE_CHARACTERS = 16 * 2**20
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
+def case_folder() -> Path:
+    """Return the folder of the measured cases that rackline ships: in the package, or at the root of a clone."""
+    package = Path(__file__).resolve().parent
+    inside = package / "cases"
+    return inside if inside.is_dir() else package.parents[1] / "cases"
+
+
 def is_file(name: str | Path) -> bool:
     """Whether there is a regular file of this name; text that no system takes as a name has none."""
     return os.path.isfile(name)

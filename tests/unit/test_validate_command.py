@@ -113,7 +113,7 @@ def test_without_files_the_shipped_cases_are_scored(
 def test_an_installation_without_cases_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(case_module, "__file__", str(tmp_path / "src" / "rackline" / "validation" / "cases.py"))
+    monkeypatch.setattr(case_module, "case_folder", lambda: tmp_path)
     assert call() == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: case files: got 'none', allowed: files of")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 from rackline.errors import InputError, RacklineError
-from rackline.files import shipped_toml
+from rackline.files import case_folder, shipped_toml
 from rackline.serving.workload import Workload
 from rackline.validation.forms import FORMS, find_problem, known_keys
 
@@ -402,13 +402,11 @@ def shipped_cases() -> tuple[Path, ...]:
     A wheel holds them inside the package; a clone has them in `cases/` at its root.
 
     Raises:
-        InputError: neither is there.
+        InputError: there are none.
     """
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "cases", package.parents[1] / "cases"):
-        files = tuple(sorted(folder.glob("*.jsonl.gz")))
-        if files:
-            return files
+    files = tuple(sorted(case_folder().glob("*.jsonl.gz")))
+    if files:
+        return files
     raise InputError(
         what="case files",
         given="none",

@@ -21,6 +21,7 @@ from typing import Any
 
 from rackline.api.answer import Computed, Counted, Served, Watch
 from rackline.errors import HubError, InputError, RacklineError
+from rackline.files import case_folder
 from rackline.web.asked import ProblemError, problem, problem_of
 
 
@@ -118,7 +119,7 @@ class Sandbox:
     def __init__(self, folder: Path) -> None:
         self._folder = os.path.realpath(folder)
         paths = sysconfig.get_paths()
-        program = [str(Path(__file__).resolve().parents[1]), sys.prefix, sys.base_prefix]
+        program = [str(Path(__file__).resolve().parents[1]), str(case_folder()), sys.prefix, sys.base_prefix]
         program += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
         program += [one for one in sys.path if one]
         self._read = (self._folder, *(os.path.realpath(one) for one in program), *_SYSTEM)
