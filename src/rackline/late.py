@@ -1,4 +1,4 @@
-"""Modules of the package that are loaded when something of them is first used.
+"""Imports that load a module when it is first used.
 
     from rackline.late import late
 
@@ -21,6 +21,7 @@ import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from os.path import isfile
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,21 @@ class _LateModule(ModuleType):
                 return self.__dict__["__getattr__"](name)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Bind a name, but not a module of a package that hands out something else by this name once it has run.
+
+        `rackline.serving.capacity` is a module, and `serving.capacity` the function in it.
+        """
+        loader = getattr(self.__dict__.get("__spec__"), "loader", None)
+        if (
+            isinstance(loader, _Loader)
+            and not loader.begun
+            and isinstance(value, ModuleType)
+            and loader.hands_out(name)
+        ):
+            return
+        super().__setattr__(name, value)
+
 
 class _Package(ModuleType):
     """A package that has run; a name that it binds itself, such as a function `plan`, stays before a module of it."""
@@ -63,6 +79,10 @@ class _Loader:
         self.path = path
         self.lock = threading.RLock()
         self.begun = False
+
+    def hands_out(self, name: str) -> bool:
+        """Whether the package's `__all__` has this name; read from its text, since it has not run."""
+        return f'"{name}"' in Path(self.path).read_text(encoding="utf-8")
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """An empty module."""
