@@ -163,7 +163,7 @@ def _slopes(values: Mapping[str, float], work: Amounts) -> dict[str, Array]:
 
 
 # Pull towards the parent, per parameter, in rows of a size: (log-error scale)² units. Chosen by held-out error among
-# 0.003, 0.01, 0.03, 0.1 (see docs/log.md); parents are pulled weakly towards the start of their class.
+# 0.003, 0.01, 0.03, 0.1 (see docs/history); parents are pulled weakly towards the start of their class.
 _PULL, _PULL_OF_EXPERTS = 0.01, 0.03
 _PARENT_PULL = 0.01
 _MOST_POOLED = 2400

@@ -326,7 +326,7 @@ def output_rate(deployment: Deployment, stack: Stack, case: Case) -> float:
 
     It is simulated as it was run, request by request. A closed form has the mean request; in a run of some waves the
     longest answers decide when the last one ends, and a server is full for part of the time only. Runs of equal lengths
-    stay closed forms: a simulated server keeps them in step from wave to wave, which servers do less (docs/log.md), so
+    stay closed forms: a simulated server keeps them in step from wave to wave, which servers do less (docs/history), so
     that closed forms are nearer to what was measured.
 
     Raises:
