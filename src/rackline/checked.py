@@ -1,4 +1,4 @@
-"""What the closed forms share: floats or arrays in, checked, and a float out where floats went in."""
+"""Checks of floats and arrays that closed forms take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one tree of errors that rackline raises on bad input.
+"""The errors that rackline raises on bad input.
 
 Every message is a single line that says what was given, what is allowed, where, and the nearest valid
 name or value. The command line prints that line and exits with status 2.

@@ -1,4 +1,4 @@
-"""Files that come from outside and files that go there: read within bounds, written whole or not at all.
+"""Files read within bounds, and written whole or not at all.
 
 What is read must be a regular file (or a pipe that is named as one, such as ``/dev/stdin``) of bounded size, in UTF-8.
 Files that are read whole may be compressed with gzip if their names end in ``.gz``. What is written goes to a temporary

@@ -1,4 +1,4 @@
-"""Any result as plain data for JSON: the one place where dataclasses become dictionaries.
+"""Results as plain data for JSON.
 
 A dataclass is written as its public fields. A class whose JSON differs says so in `json_keys`, a tuple of texts:
 `name` is a field or property, `key=path` another key for what lies at a path (`model=model.name`; `()` calls a

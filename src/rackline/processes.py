@@ -1,4 +1,4 @@
-"""Processes beside this one: how they start, how many there is room for; and an interruption that waits."""
+"""Worker processes, and interruptions that wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serves, before its layout is chosen (model, machines, kernels, engine, data types), and what is asked of it."""
+"""What serves, before its layout is chosen (`System`), and what is asked of it (`Demand`)."""
 
 from __future__ import annotations
 

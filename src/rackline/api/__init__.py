@@ -1,1 +1,1 @@
-"""Questions as data: each is one dataclass whose fields are its options, and an answer is its question and result."""
+"""Questions and answers as data: one dataclass per question, whose fields are its options."""

@@ -1,1 +1,1 @@
-"""Intervals around predictions, in which 90 % of the measured values of similar cases lay."""
+"""Intervals around predictions that contained 90 % of the measured values of similar cases."""

@@ -1,4 +1,4 @@
-"""The catalogue: validated records of chips, clusters, memory tiers, models, prices, calibrations; all with sources."""
+"""The catalogue: validated records with sources, one TOML file each."""
 
 from rackline.catalog.base import Evidence, Source, settable_keys
 from rackline.catalog.calibrations import (

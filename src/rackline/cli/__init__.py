@@ -1,1 +1,1 @@
-"""The command line: parses words, calls the library, prints; no arithmetic."""
+"""The command line: parses words, calls the library and prints."""

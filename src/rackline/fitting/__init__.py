@@ -1,1 +1,1 @@
-"""Operation tables → fitted calibrations, with their errors on held-out data."""
+"""Fits of calibrations to tables of measured operations, with errors on held-out data."""

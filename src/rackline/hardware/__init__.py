@@ -1,4 +1,4 @@
-"""Chips, the fabrics that join them, the racks that hold them and the memory tiers behind them."""
+"""Chips, links, racks, clusters and memory tiers."""
 
 from rackline.hardware.chip import (
     RENT_KINDS,

@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face Hub: what a configuration and tensor headers say, never weights."""
+"""Configurations and tensor headers from the Hugging Face Hub."""
 
 from rackline.hub.checkpoint import (
     Adapter as Adapter,

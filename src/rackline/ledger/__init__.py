@@ -1,1 +1,1 @@
-"""The lecture as running code: each claim is a function that calls the library, and gets a verdict."""
+"""The lecture's claims, each checked by a function that calls the library."""

@@ -1,4 +1,4 @@
-"""How a model is sharded over chips, the memory of each chip, and the resulting deployment."""
+"""Layouts of a model over chips, the memory of each chip, and the deployment."""
 
 from rackline.parallel.deployment import (
     Deployment,

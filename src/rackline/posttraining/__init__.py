@@ -1,1 +1,1 @@
-"""Reinforcement learning of a trained model: rollouts, log-probabilities, updates, and weights back to the engines."""
+"""Reinforcement learning: rollouts, log-probabilities, updates and weight transfers."""

@@ -1,4 +1,4 @@
-"""Pricing: from cost to a price sheet, from a price sheet to the architecture, and the cost of keeping a KV cache."""
+"""From cost to a price sheet, from a price sheet to the architecture, and the cost of keeping a KV cache."""
 
 from rackline.pricing.cache import (
     CheapestSpan,

@@ -1,1 +1,1 @@
-"""Tables, figures as data and texts made from results; no physics."""
+"""Tables, figures and sentences made from results."""

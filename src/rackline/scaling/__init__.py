@@ -1,4 +1,4 @@
-"""Scaling laws: parameters and tokens for a given quality, and how long to train a model that will be deployed."""
+"""Scaling laws, and how long to train a model that will be deployed."""
 
 from rackline.scaling.budget import (
     Budget,

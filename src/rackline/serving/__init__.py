@@ -1,4 +1,4 @@
-"""Serving: workloads, continuous batching in steady state, curves over batch size, capacity, closed forms."""
+"""Serving in closed form: workloads, continuous batching in steady state, capacity."""
 
 from rackline.serving.capacity import Capacity, CapacityRow, capacity
 from rackline.serving.closed_loop import (

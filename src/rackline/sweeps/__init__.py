@@ -1,4 +1,4 @@
-"""Sweeps: many questions as one file, compiled to grids, run in chunks, read as tables.
+"""Sweeps: many questions as one file, run in chunks, read as tables.
 
 From the bottom: `expression` (arithmetic of columns, values of one quantity), `file` (the sweep as data), `space` (its
 points, in chunks, and what a quantity changes), `passes` (chunks of passes as arrays) and `questions` (what is asked

@@ -1,4 +1,4 @@
-"""Measured cases → prediction → scoreboard: the accuracy of the library on published measurements."""
+"""Measured cases, their predictions, and the scoreboard of errors."""
 
 from rackline.validation.cases import Case, CaseSet, Unsupported, shipped_cases
 from rackline.validation.run import read_cases, validate
