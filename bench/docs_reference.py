@@ -26,7 +26,7 @@ from rackline.cli import main
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CITED = re.compile(r"`(rackline(?:\.\w+)+)`")
 
-# package -> what its page is about; the order is that of the house, from the bottom
+# package -> what its page is about; the lowest layer first
 PACKAGES = {
     "arch": "a model and what one token of it costs",
     "hardware": "chips, links, clusters, racks, memory tiers",

@@ -3,7 +3,7 @@
 - "folder/*.md" in the navigation stands for the pages of a folder, "**/*.md" for all that have no place yet.
 - A fence `math` and $`...`$, which GitHub shows as formulas too, become MathML, so that no script draws them.
 - `rackline.x.y` in backticks links to its place in the reference; a name that does not exist stops the build.
-- Numbers that bench/fill_docs.py filled in stay, the expressions behind them go.
+- Numbers that bench/refresh_docs.py filled in stay, the expressions behind them go.
 - Pages of the reference are made from the code: one for each command, one for each package.
 - The front page has the Batch figure of the page in the browser, which is exported into the site as `page/`.
 - Notebooks are pages with their stored outputs; a link to one leads to its page.

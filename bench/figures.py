@@ -1,37 +1,28 @@
-"""Draw the pictures of docs/images and write the page docs/figures.md that shows them.
+"""Pictures of docs/images and the page docs/figures.md, drawn by `bench/refresh_docs.py --only figures`.
 
-`uv run python bench/figures.py [NAME...]` draws all, or those named, light and dark; with `--check` they are drawn
-again and compared with what is stored: marks and words equal, places within 2 % or a pixel. Pictures of measured cases
-need the data beside the project and are left as they are without it.
+Each picture is the figure of a command, light and dark. Pictures of measured cases need the data beside the project.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
-import math
 import re
 import shlex
-import sys
 import tempfile
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
-from stored_outputs import TOLERANCE  # a sibling in this folder
+from shown import ROOT, shape  # a sibling in this folder
 
 from rackline.cli.main import run
 from rackline.report.figure import THEME_NAMES, Figure, ThemeName
 
-ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "figures.md"
-PIXELS = 1.0
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")  # of a drawing, where a comma parts coordinates
-NAMES = re.compile(r"(clip|gradient_)\d+")  # counted on over the drawings of a process
+WORDS = re.compile(r"role-(title-text|axis-title|legend-title|legend-label)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +271,8 @@ In Python `rl.explain(...).plot()` returns it; JupyterLab and VS Code draw it by
 `rows` are the numbers, `to_dict()` the specification. One theme draws all of them; a test holds its colours to a
 contrast of 3 and more and apart for readers who do not see red, green or blue.
 
-The pictures below are drawn by `bench/figures.py`; those of `calibrate` and `validate` need measured cases that are
-not part of the repository.
+The pictures below are drawn by `bench/refresh_docs.py`; those of `calibrate` and `validate` need measured cases that
+are not part of the repository.
 """
 
 
@@ -305,23 +296,21 @@ def made(picture: Picture) -> Figure:
         return Figure.from_dict(json.loads(specification.read_text(encoding="utf-8")))
 
 
-def draw(picture: Picture) -> float:
-    """Draw a picture in both themes; returns the seconds that took."""
-    start = time.perf_counter()
-    figure = made(picture)
-    for look in THEME_NAMES:
-        figure.save(file_of(picture, look), look)
-    return time.perf_counter() - start
+def structure(svg: str) -> dict[str, list[str]]:
+    """Return what stays in a drawing while its numbers move.
 
-
-def moved(stored: str, found: str) -> str:
-    """How far a stored drawing is from a fresh one: "" where all is within `TOLERANCE` of its numbers, or a pixel."""
-    stored, found = (NAMES.sub(r"\1", text) for text in (stored, found))
-    if NUMBER.sub("#", stored) != NUMBER.sub("#", found):
-        return "has other marks or words"
-    pairs = zip(map(float, NUMBER.findall(stored)), map(float, NUMBER.findall(found)), strict=True)
-    far = [(old, new) for old, new in pairs if not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=PIXELS)]
-    return f"{len(far)} of its numbers moved, such as {far[0][0]:g} to {far[0][1]:g}" if far else ""
+    Returns:
+        The words of its title, axes and legend, and its layers of marks with how many each has.
+    """
+    words: list[str] = []
+    layers: list[str] = []
+    for group in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}g"):
+        kind = group.get("class", "")
+        if WORDS.search(kind):
+            words.extend(shape(text) for text in group.itertext() if text.strip())
+        elif "role-mark" in kind:
+            layers.append(f"{kind.split()[0]} × {len(group)}")
+    return {"words": words, "layers": layers}
 
 
 def page() -> str:
@@ -337,33 +326,3 @@ def page() -> str:
             f'<img alt="{plain}" src="{light}"></picture>\n'
         )
     return "\n".join(parts)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw the named pictures, or all, and write the page; or compare them with what is stored."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="pictures such as roofline; all by default")
-    parser.add_argument("--check", action="store_true", help="draw again and compare; nothing is written")
-    given = parser.parse_args(arguments)
-    known = {picture.name: picture for picture in PICTURES}
-    faults = 0
-    for name in given.names or known:
-        picture = known[name]
-        if picture.measured and not (ROOT.parent / "shared" / "measured").is_dir():
-            print(f"{name}: no measured cases beside the project, left as it is")
-            continue
-        if given.check:
-            far = moved(file_of(picture, "light").read_text(encoding="utf-8"), made(picture).svg("light"))
-            faults += bool(far)
-            print(f"{name}: {far or 'as stored'}", flush=True)
-            continue
-        seconds = draw(picture)
-        sizes = ", ".join(f"{file_of(picture, look).stat().st_size / 1e3:.0f} kB" for look in THEME_NAMES)
-        print(f"{name}: {seconds:.1f} s, {sizes}", flush=True)
-    if not given.check:
-        PAGE.write_text(page(), encoding="utf-8")
-    return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

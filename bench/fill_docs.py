@@ -1,31 +1,30 @@
-"""Fill the numbers of the prose of README and docs/ in: `uv run python bench/fill_docs.py [PAGE...]`.
+"""Numbers in the prose of README and docs/, filled in by `bench/refresh_docs.py --only numbers`.
 
     A B200 does <!--= f"{ridge:.0f}" -->281<!--/--> multiplies while it reads one weight.
 
 The expression sees the names of the Python fences before it on the page and the functions of `HELPERS`; what it gives
-stands between the marks. Sites and GitHub show the number alone; tests/docs/test_examples.py evaluates each expression
-again and fails where the page shows something else.
+stands between the marks. Sites and GitHub show the number alone. What the Python examples of a page print is filled in
+as well. tests/docs/test_examples.py evaluates all of it again and compares the words, and numbers within 20 %.
 """
 
 from __future__ import annotations
 
-import contextlib
+import doctest
 import json
 import re
 import statistics
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shown import LEFT_OUT, ROOT, ExampleChecker, same  # a sibling in this folder
 from sybil import Document, Example, Region, Sybil
 from sybil.parsers.abstract.doctest import DocTestStringParser
 
-ROOT = Path(__file__).resolve().parents[1]
 SCOREBOARD = ROOT / "tests" / "validation" / "scoreboard.json"
 STACKS = ("trtllm", "vllm", "sglang", "atom")
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FILLED = re.compile(r"(?<!`)(?P<mark><!--= (?P<code>.+?) -->)(?P<shown>.*?)<!--/-->", re.S)
 FENCE = re.compile(r"^[ \t]*(?P<marks>`{3,}|~{3,}).*?^[ \t]*(?P=marks)[ \t]*$", re.M | re.S)
 
@@ -44,7 +43,7 @@ def check(example: Example) -> str | None:
     """What is wrong with a number on a page, for sybil."""
     found = value(example.parsed["code"], example.namespace)
     shown = example.parsed["shown"]
-    return None if found == shown else f"the page shows {shown!r}, computed is {found!r}: run bench/fill_docs.py"
+    return None if same(shown, found) else f"the page shows {shown!r}, computed is {found!r}: run bench/refresh_docs.py"
 
 
 def value(code: str, names: dict[str, Any]) -> str:
@@ -210,38 +209,54 @@ HELPERS = {
 }
 
 
-def fill(path: Path, sybil: Sybil) -> bool:
-    """Fill one page in.
+class Printed(ExampleChecker):
+    """Notes what the last example printed where the page shows something else."""
 
-    Returns:
-        Whether it changed.
-    """
-    document = sybil.parse(path)
-    text = path.read_text(encoding="utf-8")
-    found: list[tuple[int, int, str]] = []
+    def __init__(self) -> None:
+        self.last: str | None = None
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        """Accept any output; what differs by more than white space and left out parts is noted."""
+        self.last = None if doctest.OutputChecker.check_output(self, want, got, optionflags) else got
+        return True
+
+
+def filled(path: Path) -> str:
+    """Return a page with its numbers and the outputs of its examples filled in."""
+    printed = Printed()
+    document = sybil_of_docs(OPTIONS, printed).parse(path)
+    text = document.text
+    pieces: list[tuple[int, int, str]] = []
     for example in document.examples():
         parsed = example.parsed
         if isinstance(parsed, re.Match):
-            span = parsed.start("shown"), parsed.end("shown")
-            found.append((*span, value(parsed["code"], example.namespace)))
-        else:
-            example.evaluate()
-    for start, end, shown in sorted(found, reverse=True):
+            shown = value(parsed["code"], example.namespace)
+            pieces.append((parsed.start("shown"), parsed.end("shown"), shown))
+            continue
+        printed.last = None
+        example.evaluate()
+        if isinstance(parsed, doctest.Example) and printed.last is not None and LEFT_OUT not in parsed.want:
+            region = text[example.region.start : example.region.end]
+            want = "".join(f"{' ' * parsed.indent}{line}\n" for line in parsed.want.splitlines())
+            start = example.region.start + region.rindex(want.rstrip("\n"))
+            got = "".join(f"{' ' * parsed.indent}{line}\n" for line in printed.last.splitlines())
+            pieces.append((start, start + len(want.rstrip("\n")), got.rstrip("\n")))
+    for start, end, shown in sorted(pieces, reverse=True):
         text = text[:start] + shown + text[end:]
-    changed = text != path.read_text(encoding="utf-8")
-    path.write_text(text, encoding="utf-8")
-    return changed
+    return text
 
 
 class PyconParser:
     """Reads `pycon` fences as doctest sessions."""
 
-    def __init__(self, options: int) -> None:
+    def __init__(self, options: int, checker: doctest.OutputChecker) -> None:
         from sybil.evaluators.doctest import DocTestEvaluator
         from sybil.parsers.markdown import CodeBlockParser
 
+        evaluator = DocTestEvaluator(options)
+        vars(evaluator.runner)["_checker"] = checker
         self.fences = CodeBlockParser(language="pycon", evaluator=lambda example: None)
-        self.sessions = DocTestStringParser(DocTestEvaluator(options))
+        self.sessions = DocTestStringParser(evaluator)
 
     def __call__(self, document: Document) -> Iterator[Region]:
         for fence in self.fences(document):
@@ -250,27 +265,11 @@ class PyconParser:
                 yield region
 
 
-def sybil_of_docs(options: int) -> Sybil:
-    """What runs on a page: Python fences, pycon fences, numbers."""
+def sybil_of_docs(options: int, checker: doctest.OutputChecker | None = None) -> Sybil:
+    """Return what runs on a page: Python fences, pycon fences, numbers."""
     from sybil.parsers.markdown import PythonCodeBlockParser
 
-    return Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=options), PyconParser(options), FilledParser()])
-
-
-def main(paths: list[str]) -> None:
-    """Fill the pages in; README and all of docs/ that have such numbers when none is named."""
-    import doctest
-
-    sybil = sybil_of_docs(doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    pages = [Path(one).resolve() for one in paths] or [
-        page
-        for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-        if FILLED.search(page.read_text(encoding="utf-8"))
-    ]
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some fences write files
-        for page in pages:
-            print(f"{page.relative_to(ROOT)}: {'changed' if fill(page, sybil) else 'as it was'}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    checker = checker or ExampleChecker()
+    python = PythonCodeBlockParser(doctest_optionflags=options)
+    vars(python.doctest_parser.evaluator.runner)["_checker"] = checker
+    return Sybil(parsers=[python, PyconParser(options, checker), FilledParser()])

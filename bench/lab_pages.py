@@ -1,15 +1,14 @@
-"""Write the pages of the experiments, docs/lab/NAME.md, and the data of the Lab view, from stored results.
+"""Pages of the experiments, docs/lab/NAME.md, and the data of the Lab view, from the stored results.
 
-`uv run python bench/lab_pages.py [docs/measured/lab.json]`: each page holds the idea (the module's own words), the
-figure, the readings, and what the lecture said of the claims. A test keeps them equal to the stored results.
+`bench/refresh_docs.py --only lab` writes them: each page holds the idea (the module's own words), the figure, the
+readings, and what the lecture said of the claims.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,7 @@ def extract(found: tuple[Experiment, ...], when: Mapping[str, str]) -> str:
     """
     lines = [
         "# Readings of the lab on which verdicts of the ledger rest: an extract of docs/measured/lab.json, written by",
-        "# bench/lab_pages.py. low and high: interval of the mean of several runs (95 %).",
+        "# bench/refresh_docs.py. low and high: interval of the mean of several runs (95 %).",
     ]
     for one in found:
         wanted = {quantity for name, quantity in shipped() if name == one.name}
@@ -139,18 +138,12 @@ def extract(found: tuple[Experiment, ...], when: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Write all pages and figures, what the page shows, and the extract for the ledger."""
-    stored = Path(sys.argv[1]) if len(sys.argv) > 1 else STORED
-    found = read_experiments(stored)
-    SEEN.write_text(extract(found, json.loads(stored.read_text(encoding="utf-8"))["runs"]), encoding="utf-8")
-    PAGES.mkdir(exist_ok=True)
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield all pages and figures, the data of the Lab view, and the extract for the ledger, each with its path."""
+    found = read_experiments(STORED)
+    yield SEEN, extract(found, json.loads(STORED.read_text(encoding="utf-8"))["runs"])
     for one in found:
-        (PAGES / f"{one.name}.md").write_text(page(one), encoding="utf-8")
-        (IMAGES / f"lab-{one.name}.svg").write_text(experiment_figure(one).svg(), encoding="utf-8")
-    (ROOT / "docs" / "lab.md").write_text(index(found), encoding="utf-8")
-    VIEW.write_text(view(found, stored), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+        yield PAGES / f"{one.name}.md", page(one)
+        yield IMAGES / f"lab-{one.name}.svg", experiment_figure(one).svg()
+    yield ROOT / "docs" / "lab.md", index(found)
+    yield VIEW, view(found, STORED)

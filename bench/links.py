@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
+from shown import ROOT, pages as docs  # a sibling in this folder
 
-ROOT = Path(__file__).resolve().parents[1]
 ADDRESS = re.compile(r"https?://[^\s<>\"'`|\\{}]+")
 CATALOGUE = ROOT / "src" / "rackline" / "catalog" / "data"
 NOBODY = ("localhost", "127.0.0.1", "example.com", "example.org")  # of examples
@@ -28,7 +28,7 @@ GONE = (404, 410)
 
 def pages() -> list[Path]:
     """What is read by default: Markdown of the repository and of docs, and the citation."""
-    return [*sorted(ROOT.glob("*.md")), ROOT / "CITATION.cff", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), ROOT / "CITATION.cff", *docs()[1:]]
 
 
 def addresses(paths: Iterable[Path]) -> dict[str, list[str]]:

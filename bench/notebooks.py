@@ -1,29 +1,22 @@
-"""Run the notebooks of docs/notebooks: `uv run python bench/notebooks.py [--check] [NAME...]`.
-
-Without `--check` their outputs are stored again. With it they are compared with the stored ones: words must be equal,
-numbers within 2 % (`stored_outputs.TOLERANCE`), and pictures are not compared, for they follow from the numbers.
-"""
+"""Outputs of the notebooks of docs/notebooks, stored by `bench/refresh_docs.py --only notebooks`."""
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
-from stored_outputs import differences
+from shown import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 LIMIT_S = 300
 
 
 def run(path: Path) -> Any:
-    """The notebook with the outputs of a fresh kernel, in its folder."""
+    """Return a notebook with the outputs of a fresh kernel, run in its folder."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook, timeout=LIMIT_S, kernel_name="python3", record_timing=False, coalesce_streams=True,
@@ -38,7 +31,7 @@ def run(path: Path) -> Any:
 
 
 def words_of(output: Any) -> str:
-    """What an output says as text, markup left out."""
+    """Return an output as text, without markup."""
     if output.output_type == "stream":
         return str(output.text)
     data = output.get("data", {})
@@ -47,38 +40,6 @@ def words_of(output: Any) -> str:
     return str(data.get("text/plain", ""))
 
 
-def said(notebook: Any) -> list[str]:
-    """Text of the outputs of each code cell."""
+def texts(notebook: Any) -> list[str]:
+    """Return the text of the outputs of each code cell."""
     return ["\n".join(map(words_of, cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def check(path: Path) -> list[str]:
-    """What the stored outputs of a notebook say that a fresh run does not."""
-    stored, found = said(nbformat.read(path, as_version=4)), said(run(path))
-    return [
-        f"{path.name}, code cell {number}: {one}"
-        for number, (before, after) in enumerate(zip(stored, found, strict=True), start=1)
-        for one in differences(before, after)
-    ]
-
-
-def main() -> int:
-    """Run all notebooks, or those named."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="notebooks without .ipynb; all by default")
-    parser.add_argument("--check", action="store_true", help="compare with the stored outputs and store nothing")
-    given = parser.parse_args()
-    failed = 0
-    for path in [NOTEBOOKS / f"{name}.ipynb" for name in given.names] or sorted(NOTEBOOKS.glob("*.ipynb")):
-        if given.check:
-            found = check(path)
-            print("\n".join(found) or f"{path.name}: as stored")
-            failed += bool(found)
-        else:
-            nbformat.write(run(path), path)
-            print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,10 @@
-"""Commands shown in the README and in docs/ run and exit as shown.
+"""Commands shown in the README and in docs/ are accepted, and those of the first pages run and exit as shown.
 
 Fences in `bash` or `sh` are read; each line that begins with `rackline`, or `uv run rackline`, also after
-`pip install uv &&`, runs in order, those of a page in one folder as a reader would do it, and must exit 0. A comment
-`# exits 2` at the end of a line says that the command is expected to exit with that status.
+`pip install uv &&`, is taken in order. Each command is read up to its question: option names and values, names of
+models and clusters. README's and start.md's are answered as well; nightly, those of every page, in one folder a page
+as a reader would do it. A comment `# exits 2` at the end of a line says that the command is expected to exit with that
+status.
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers import run_command
+from parsed import commands_of_line, parsed, refused
+from rackline.errors import RacklineError
 from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
-TUTORIALS = ROOT / "docs" / "tutorials"  # run with their outputs in test_tutorials.py
-PAGES = [
-    ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if TUTORIALS not in page.parents),
-]
+TUTORIALS = ROOT / "docs" / "tutorials"  # answered in test_tutorials.py
+PAGES: list[Path] = load_script("shown").pages()
+ANSWERED_HERE = ("README.md", "docs/start.md")
 COMMAND = re.compile(r"^(?:\$ )?(?:pip install uv && )?(?:uv run )?(?=rackline(?:\s|$))")
 ANY = re.compile(r"(?=\S)")
 MOST_WORDS_OF_README = 650
@@ -74,10 +77,11 @@ FENCES = [
 ]
 # README's questions run with their answers in test_tutorials.py
 ANSWERED = {shlex.join(one.words) for one in load_script("tutorials").commands(PAGES[0].read_text(encoding="utf-8"))}
+SHOWN = [fence for fence in FENCES if fence.language in {"bash", "sh"}]
 RUN = [
     fence
-    for fence in FENCES
-    if fence.language in {"bash", "sh"}
+    for fence in SHOWN
+    if TUTORIALS not in (ROOT / fence.page).parents
     if fence.page != "README.md" or fence.commands[0] not in ANSWERED
 ]
 
@@ -142,12 +146,46 @@ def test_every_command_fence_runs() -> None:
     assert not indented, f"put these commands in a ```bash fence: {indented}"
 
 
-@pytest.mark.parametrize("page", sorted({fence.page for fence in RUN}))
+@pytest.mark.parametrize("page", sorted({fence.page for fence in SHOWN}))
+def test_commands_are_accepted(page: str, tmp_path: Path) -> None:
+    copy_examples(page, tmp_path)
+    for fence in SHOWN:
+        for command in fence.commands if fence.page == page else ():
+            exits = EXITS.search(command)
+            for words in commands_of_line(EXITS.sub("", command)):
+                refusal = refused(parsed(words, tmp_path))
+                where = f"{page}:{fence.line}: {command}"
+                assert refusal is None or (exits and refusal.status == int(exits[1])), f"{where}\n{refusal.err}"
+
+
+def test_a_wrong_option_value_or_name_is_not_accepted(tmp_path: Path) -> None:
+    def status(line: str) -> int:
+        refusal = refused(parsed(next(commands_of_line(line)), tmp_path))
+        return 0 if refusal is None else refusal.status
+
+    right = "rackline explain llama-3.1-8b --on dgx-h100 --batch 32 --context 8k --layout tp=1"
+    assert status(f"{right} | head -3 > file.txt") == 0
+    assert status(f"{right} --no-such-option 3") == 2
+    assert status(right.replace("8k", "8 furlongs")) == 2
+    with pytest.raises(RacklineError, match=r"lama-3.1-8b"):
+        status(right.replace("llama", "lama"))
+
+
+def copy_examples(page: str, folder: Path) -> None:
+    """Copy the examples that lie beside a page."""
+    for kind in ("*.csv", "*.jsonl", "classes.toml"):
+        for file in (ROOT / page).parent.glob(kind):
+            shutil.copy(file, folder)
+
+
+def nightly_unless_first(page: str) -> Any:
+    return pytest.param(page, marks=() if page in ANSWERED_HERE else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("page", [nightly_unless_first(page) for page in sorted({fence.page for fence in RUN})])
 def test_commands_exit_as_shown(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RACKLINE_CATALOGUE", str(tmp_path / "catalogue"))
-    for kind in ("*.csv", "*.jsonl", "classes.toml"):  # examples that stand beside the page
-        for file in (ROOT / page).parent.glob(kind):
-            shutil.copy(file, tmp_path)
+    copy_examples(page, tmp_path)
     for fence in RUN:
         if fence.page == page:
             run_fence(fence, tmp_path)

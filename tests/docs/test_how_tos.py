@@ -41,6 +41,7 @@ def test_what_a_page_shows_is_run(tmp_path: Path) -> None:
     assert "exit 1" in script.follow(page, tmp_path).fault
 
 
+@pytest.mark.nightly
 def test_the_page_that_onboards_a_release_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a reader does: what the page shows, in an empty folder with the files beside the page."""
     monkeypatch.delenv("RACKLINE_CATALOGUE")

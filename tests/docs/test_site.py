@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ("index.html", "book/roofline.html", "reference/commands/fit.html", "glossary.html")
 FETCHED = re.compile(r"<(?:script|link|img|source|iframe)\b[^>]*?\b(?:src|href|srcset)=\"((?:https?:)?//[^\"]+)\"")
 
-pytestmark = [pytest.mark.slow, pytest.mark.part("site")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,15 @@
 """Published headline figures of DeepSeek V3 servers beside our prediction of the same deployment.
 
-`uv run python tests/validation/headline.py` prints the table and writes it into docs/accuracy/servers.md.
+`bench/refresh_docs.py --only tables/headline` writes the table into docs/accuracy/servers.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import rackline as rl
 from rackline.passes import Batch
 from rackline.serving import Engine
-from rackline.validation.page import fill_block
 
 BEGIN, END = "<!-- headline figures: begin -->", "<!-- headline figures: end -->"
 
@@ -321,13 +319,3 @@ def table() -> str:
             f"| {case.what} | {case.published:,.0f} | {ours:,.0f} | {ours / case.published:.2f} | {case.source} |"
         )
     return "\n".join(lines)
-
-
-def write(page: Path) -> None:
-    """Replace the table between the two marks of the page."""
-    fill_block(page, BEGIN, END, table())
-
-
-if __name__ == "__main__":
-    write(Path(__file__).resolve().parents[2] / "docs" / "accuracy")
-    print(table())

@@ -1,5 +1,7 @@
-"""The shipped intervals on measured cases that they were not made from: `uv run python tests/validation/intervals.py`
-writes the table of docs/accuracy/intervals.md."""
+"""The shipped intervals on measured cases that they were not made from.
+
+`bench/refresh_docs.py --only intervals` writes the table of docs/accuracy/intervals.md.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import numpy as np
 from rackline.bands.bands import find_band, shipped_bands
 from rackline.validation import validate
 from rackline.validation.coverage import GROUPED, Coverage, covered, evidence_of_score, low_line
-from rackline.validation.page import fill_block, marks
+from rackline.validation.page import marks
 from rackline.validation.scoreboard import Score
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,9 +76,3 @@ def shipped_markdown(found: Sequence[Coverage]) -> str:
 def found() -> tuple[Coverage, ...]:
     """Coverage by file and group."""
     return tuple(shipped_coverage(validate(FILES).scores))
-
-
-if __name__ == "__main__":
-    text = shipped_markdown(found())
-    print(text)
-    fill_block(PAGE, *SHIPPED, text)

@@ -1,18 +1,15 @@
 """Open models sold by several hosts: what their prices reveal against what the models are.
 
-`uv run python tests/validation/prices.py` prints the table and writes it into docs/accuracy/prices.md.
+`bench/refresh_docs.py --only tables/prices` writes the table into docs/accuracy/prices.md.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 
 from rackline.pricing import all_sheets, compare, rank_correlation, read_all
 from rackline.pricing.compare import Compared
 from rackline.units import format_bytes, format_count
-from rackline.validation.page import fill_block
 
 BEGIN, END = "<!-- prices of open models: begin -->", "<!-- prices of open models: end -->"
 
@@ -68,8 +65,3 @@ def table() -> str:
             "",
         ]
     return "\n".join(parts).strip()
-
-
-if __name__ == "__main__":
-    print(table())
-    fill_block(Path(__file__).resolve().parents[2] / "docs" / "accuracy", BEGIN, END, table())

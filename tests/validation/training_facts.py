@@ -1,8 +1,6 @@
-"""Published training tables that nothing is fitted to, beside predictions; writes them into docs/accuracy/training.md.
+"""Published training tables that nothing is fitted to, beside predictions: the tables of docs/accuracy/training.md.
 
-    uv run python tests/validation/training_facts.py
-
-reads the tables beside this checkout (`../shared/facts`) and replaces the block of the page.
+They are read beside this checkout (`../shared/facts`); `bench/refresh_docs.py --only tables/training` writes the page.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from rackline.training.schedules import equal_stages, schedule
 from rackline.training.stack import IDEAL, TrainPrecision, train_precision, training_stack
 from rackline.training.step import step_parts, step_time
 from rackline.training.system import MicroBatch, TrainingSystem
-from rackline.validation.page import fill_block
 from rackline.validation.resolve import architecture_record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -615,9 +612,3 @@ def markdown() -> str:
     worst = sorted((v for v in vendor if v[1] > 1.05), key=lambda v: -v[1])[:12]
     lines += [f"| {name} | {ratio:.2f} | {'yes' if fits else 'no'} | {best} |" for name, ratio, fits, best in worst]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    text = markdown()
-    fill_block(ROOT / "docs" / "accuracy", BEGIN, END, text)
-    print(text)
