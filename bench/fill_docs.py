@@ -236,9 +236,9 @@ def filled(path: Path) -> str:
         printed.last = None
         example.evaluate()
         if isinstance(parsed, doctest.Example) and printed.last is not None and LEFT_OUT not in parsed.want:
-            region = text[example.region.start : example.region.end]
             want = "".join(f"{' ' * parsed.indent}{line}\n" for line in parsed.want.splitlines())
-            start = example.region.start + region.rindex(want.rstrip("\n"))
+            # below its source; the region's end is not that of the page
+            start = text.index("\n" + want.rstrip("\n"), example.region.start) + 1
             got = "".join(f"{' ' * parsed.indent}{line}\n" for line in printed.last.splitlines())
             pieces.append((start, start + len(want.rstrip("\n")), got.rstrip("\n")))
     for start, end, shown in sorted(pieces, reverse=True):

@@ -90,11 +90,14 @@ def test_a_wrong_number_fails(tmp_path: Path) -> None:
 
 def test_a_number_that_moved_a_little_passes_and_is_filled_in(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    text = "```pycon\n>>> 10.2, 'hbm'\n(10.1, 'hbm')\n\n```\n\nIt is <!--= f'{10.2} ms' -->10.1 ms<!--/-->.\n"
+    text = (
+        "```pycon\n>>> 10.2, 'hbm'\n(10.1, 'hbm')\n\n```\n\nIt is <!--= f'{10.2} ms' -->10.1 ms<!--/-->.\n\n"
+        "```python\n>>> 20.4 / 2\n10.1\n```\n"
+    )
     page.write_text(text)
     run_page(page)
     filled = load_script("fill_docs").filled(page)
-    assert filled == text.replace("(10.1", "(10.2").replace("-->10.1", "-->10.2")
+    assert filled == text.replace("(10.1", "(10.2").replace("-->10.1", "-->10.2").replace("\n10.1\n", "\n10.2\n")
 
 
 @pytest.mark.parametrize(
