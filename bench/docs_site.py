@@ -80,7 +80,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     fences = config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", [])
     fences.append({"name": "math", "class": "formula", "format": fence})
     made = [*(f"reference/{name}" for name in pages()), *notebook_pages()]
-    there = [path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")]
+    docs = Path(config.docs_dir)
+    there = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md") if docs / "history" not in path.parents]
     config.nav = _expanded(config.nav, sorted({*there, *made}))
     return config
 
