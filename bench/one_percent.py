@@ -25,9 +25,7 @@ TREE = WORK / "tree"
 DATA = TREE / "src" / "rackline" / "catalog" / "data"
 FOLDERS = ("calibrations", "stacks", "training_stacks")
 NUMBER = re.compile(r"\b(\w+) = (-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?=[,}\s]|$)")
-NOT_A_PARAMETER = re.compile(
-    r"error|rows|rank$|version|tokens$|_seqs|layers|from_ep|size$|since"
-)  # counts, statistics
+NOT_A_PARAMETER = re.compile(r"error|rows|rank$|version|tokens$|_seqs|layers|from_ep|size$|since")  # counts, statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
