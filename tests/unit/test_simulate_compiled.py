@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
+import ctypes
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +15,29 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rackline.arch import model
+from rackline.cli.main import run
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving.stack import stack
 from rackline.serving.workload import Speculation
-from rackline.simulation import CacheConfig, Handover, Lengths, Pool, Requests, open_arrivals, pool_of, simulate
-from rackline.simulation.native import compiled_clock, library
+from rackline.simulation import (
+    CacheConfig,
+    Handover,
+    Lengths,
+    Pool,
+    Requests,
+    native,
+    open_arrivals,
+    pool_of,
+    simulate,
+)
+from rackline.simulation.native import compiled_clock
 from rackline.simulation.native_replica import knows
 from rackline.simulation.policies import POLICIES
 from rackline.simulation.workloads import closed_loop_of
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=native.slow_because())
 
 
 def pool(
@@ -183,39 +196,67 @@ def _pools() -> dict[str, Pool]:
     return _BUILT
 
 
+def test_the_library_is_that_of_the_source() -> None:
+    source = Path(native.__file__).with_name("replica.c").read_bytes()
+    assert native.library().source_hash().decode() == hashlib.sha256(source).hexdigest()
+
+
+def test_structures_have_the_same_size_in_both_languages() -> None:
+    sizes = (ctypes.c_int64 * 6)()
+    native.library().sizes(sizes)
+    shared = (native.LogFields, native._Kind, native._Table, native._Clock)
+    assert list(sizes)[:4] == [ctypes.sizeof(structure) for structure in shared]
+
+
 @pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache folder of its own, and a library that is looked for again."""
-    monkeypatch.setenv("RACKLINE_CACHE", str(tmp_path))
-    library.cache_clear()
-    yield tmp_path
-    library.cache_clear()
+def loaded_again() -> Iterator[None]:
+    """Let a test look for the library again, and the tests after it as well."""
+    native.loaded.cache_clear()
+    yield
+    native.loaded.cache_clear()
 
 
-def test_it_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert library() is not None
-    assert [path.name.partition("-")[0] for path in fresh.iterdir()] == ["replica"]
-    library.cache_clear()
-    monkeypatch.setattr(subprocess, "run", None)  # asking a compiler again would be an error
-    assert library() is not None
+def test_a_library_of_another_source_is_not_used(
+    loaded_again: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = tmp_path / "replica.c"
+    changed.write_text(native._SOURCE.read_text(encoding="utf-8") + "/* more */", encoding="utf-8")
+    path = native.library_path()
+    monkeypatch.setattr(native, "library_path", lambda: path)
+    monkeypatch.setattr(native, "_SOURCE", changed)
+    assert native.library() is None
+    assert "is not that of replica.c" in native.slow_because()
 
 
-def test_a_damaged_library_is_compiled_again(fresh: Path) -> None:
-    assert library() is not None
-    (path,) = fresh.iterdir()
-    whole = path.read_bytes()
-    path.unlink()  # the one that is loaded stays as it is
-    path.write_bytes(whole[: len(whole) // 2])
-    library.cache_clear()
-    assert library() is not None
-    assert len(path.read_bytes()) == len(whole)
+def test_a_library_that_cannot_be_loaded_is_not_used(
+    loaded_again: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "replica.so"
+    broken.write_bytes(b"of another processor")
+    monkeypatch.setattr(native, "library_path", lambda: broken)
+    assert native.library() is None
+    assert "cannot be loaded" in native.slow_because()
 
 
-def test_without_a_compiler_the_answers_are_the_same(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert library() is None
+def test_without_a_library_the_answers_are_the_same(loaded_again: None, monkeypatch: pytest.MonkeyPatch) -> None:
     one, requests = _pools()["one rank"], arrivals(50, 5.0)
-    slow = simulate(requests, one).finish_s
-    monkeypatch.undo()
-    library.cache_clear()
-    np.testing.assert_allclose(simulate(requests, one).finish_s, slow, rtol=1e-9)
+    assert native.slow_because() == ""
+    fast = simulate(requests, one).finish_s
+    native.loaded.cache_clear()
+    monkeypatch.setattr(native, "library_path", lambda: None)
+    assert "no compiled loop" in native.slow_because()
+    np.testing.assert_allclose(simulate(requests, one).finish_s, fast, rtol=1e-9)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_answers_say_whether_the_loop_was_compiled(
+    loaded_again: None, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not installed:
+        monkeypatch.setattr(native, "library_path", lambda: None)
+    words = "simulate llama-3.1-8b --on dgx-h100 --chips 1 --rate 5 --requests 50 --input 200 --output 20 --json"
+    assert run(words.split()) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["compiled_loop"] is installed
+    assert printed.err.startswith("Simulations run in Python") is not installed
+    assert printed.err.count("\n") == (not installed)

@@ -270,6 +270,7 @@ def _sheets(found: Afforded) -> list[column.Sheet[Any]]:
             [(offer.name, way) for offer in answer.result.offers for way in offer.ways], answer.result.wanted
         )
     },
+    simulates=True,
     entry=Entry(
         group="Decide",
         place=2,

@@ -22,6 +22,7 @@ from rackline.plain import plain
 with late:
     from rackline import arch
     from rackline.report import column, exports, figure, wording
+    from rackline.simulation import native
 
 Counted = Callable[[str, int, int], None]
 Computed = Callable[[int, int, int], None]
@@ -120,6 +121,7 @@ class Answer(Generic[Q, R]):
         defaults: what was taken where the question says nothing, such as the serving stack.
         media: images and sound of each request.
         adapter: low-rank adapter that all tokens go through.
+        compiled_loop: whether simulations could use the compiled loop; only where a question may need simulations.
     """
 
     question: Q
@@ -130,6 +132,7 @@ class Answer(Generic[Q, R]):
     defaults: tuple[str, ...] = ()
     media: tuple[arch.MediaPart, ...] = ()
     adapter: arch.AppliedAdapter | None = None
+    compiled_loop: bool | None = None
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -149,9 +152,11 @@ class Answer(Generic[Q, R]):
             "media": self.media,
             "adapter": self.adapter,
         }
+        loop = {} if self.compiled_loop is None else {"compiled_loop": self.compiled_loop}
         return {
             "schema_version": SCHEMA_VERSION,
             "question": self.question.to_data(),
+            **loop,
             **plain({name: value for name, value in noted.items() if value}),
             **plain(self.verb.data(self)),
         }
@@ -280,6 +285,7 @@ class Verb(Generic[Q, R]):
         notes: lines for standard error.
         status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.
+        simulates: whether its answers may take simulations, so that they say whether these had the compiled loop.
         entry: what stands of it in the help, the HTTP API, sweeps and the page.
     """
 
@@ -298,6 +304,7 @@ class Verb(Generic[Q, R]):
     notes: Callable[[Answer[Q, R]], Iterable[str]]
     status: Callable[[Answer[Q, R]], int]
     refuse: Callable[[Q, frozenset[str]], None]
+    simulates: bool
     entry: Entry
 
 
@@ -325,6 +332,7 @@ def asks(  # noqa: PLR0913
     notes: Callable[[Answer[Q, R]], Iterable[str]] = lambda answer: (),
     status: Callable[[Answer[Q, R]], int] = lambda answer: 0,
     refuse: Callable[[Q, frozenset[str]], None] = lambda question, outputs: None,
+    simulates: bool = False,
     entry: Entry,
 ) -> Callable[[Callable[[Q, Watch], R]], Asks[P, Q, R]]:
     """Make the function that solves a question one that is called with its options.
@@ -332,7 +340,7 @@ def asks(  # noqa: PLR0913
     Args:
         question: the class of the question.
         text, summary, rows, data, figures, files, documents: as in `Verb`.
-        interval, card, origins, notes, status, refuse, entry: as in `Verb`.
+        interval, card, origins, notes, status, refuse, simulates, entry: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -364,6 +372,7 @@ def asks(  # noqa: PLR0913
             notes=notes,
             status=status,
             refuse=refuse,
+            simulates=simulates,
             entry=entry,
         )
         return asked
@@ -433,6 +442,7 @@ def noted(question: Q, result: R, watch: Watch, elapsed_s: float) -> Answer[Q, R
         defaults=tuple(watch.defaults),
         media=tuple(watch.media),
         adapter=watch.adapter,
+        compiled_loop=native.library() is not None if find_verb(question.ask).simulates else None,
     )
 
 

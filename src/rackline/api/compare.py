@@ -109,6 +109,7 @@ def _data(answer: Answer[CompareQuestion, Compared]) -> compare_report.Compariso
     rows=lambda answer: [{"name": side.name, **side.values} for side in answer.result.sides],
     data=_data,
     figures={"ratios": lambda answer: plan_figures.compare_figure(answer.result.sides, what=answer.result.kind)},
+    simulates=True,
     entry=Entry(
         group="Decide",
         place=1,

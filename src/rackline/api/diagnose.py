@@ -166,6 +166,7 @@ def _rows_of(found: Audit) -> list[dict[str, Any]]:
     rows=lambda answer: _rows_of(answer.result),
     figures={"ratios": lambda answer: audited.audit_figure(answer.result.rows)},
     status=lambda answer: int(not any(one.passed or one.findings for one in answer.result.rows)),
+    simulates=True,
     entry=Entry(
         group="Measure",
         place=5,
@@ -328,6 +329,7 @@ def _size(one: diagnosis.Suspect) -> str:
         for one in found.suspects
     ],
     figures={"causes": lambda answer: observed_report.causes_figure(answer.result.runs)},
+    simulates=True,
     entry=Entry(
         group="Measure",
         place=4,

@@ -273,6 +273,7 @@ _SPELLED = {"prompt_len": "prompt_tokens", "tokens": "output_tokens"}
             ),
         )
     },
+    simulates=True,
     entry=Entry(
         group="Measure",
         place=1,

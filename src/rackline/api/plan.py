@@ -242,6 +242,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     card=_card,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
+    simulates=True,
     entry=Entry(
         group="Decide",
         place=0,

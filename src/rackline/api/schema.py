@@ -349,6 +349,8 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "schema_version": {"const": SCHEMA_VERSION},
             "question": {"$ref": f"#/$defs/{asked}"},
         }
+        if verb.simulates:
+            head["compiled_loop"] = {**_SIMPLE[bool], **described(Answer)["compiled_loop"]}
         texts = schemas.of(tuple[str, ...])
         beside = {
             "model_origins": schemas.of(hints(Answer)["origins"]),

@@ -250,6 +250,7 @@ def _usual_figure(answer: Answered) -> figure.Figure:
     },
     interval=_interval,
     refuse=_refuse,
+    simulates=True,
     entry=Entry(
         group="Understand",
         place=2,

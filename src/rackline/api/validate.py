@@ -391,6 +391,7 @@ def _warnings(board: scoreboard.Scoreboard) -> Iterable[str]:
     notes=notes,
     status=status,
     refuse=refuse,
+    simulates=True,
     entry=Entry(
         group="Measure",
         place=2,

@@ -30,6 +30,7 @@ from rackline.processes import held
 
 with late:
     from rackline.report import figure
+    from rackline.simulation import native
 
 _JSON = Option(kind="switch", help="print only JSON, in SI units")
 _PLOT = Option(
@@ -142,7 +143,10 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
         question = verb.question(**values)
         paths = _paths(verb, question, wanted)
         verb.refuse(question, frozenset(paths))
-        found = answer_of(question, verb.solve, ScreenWatch(json=bool(wanted.get("json"))))
+        watch = ScreenWatch(json=bool(wanted.get("json")))
+        if verb.simulates and native.slow_because():
+            watch.announces(native.slow_because())
+        found = answer_of(question, verb.solve, watch)
     except InputError as error:
         raise spoken(error, verb) from error
     outputs = _outputs(verb)

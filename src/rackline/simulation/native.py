@@ -1,27 +1,23 @@
-"""The loop of `replica`, in C, and the pass tables that it reads: some fifty times as fast, with a C compiler.
+"""The loop of `replica`, in C, and the pass tables that it reads: some fifty times as fast.
 
-`replica.c` is compiled when a simulation runs for the first time on a machine (about half a second), kept in the user's
-cache folder, and loaded in a millisecond. It knows what most servers do: any number of ranks, micro-batches, pools of
-prompts and of outputs, drafts, windows of attention, all policies in the order of arrival or of priority. What it does
-not know, and machines without a compiler, take `replica`.
+`hatch_build.py` compiles `replica.c` when the package is built. The library knows what most servers do: any number of
+ranks, micro-batches, pools of prompts and of outputs, drafts, windows of attention, all policies in the order of
+arrival or of priority. What it does not know takes `replica`, and so does everything where there is no library.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
-import platform
-import shutil
-import subprocess
-import tempfile
-from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_uint8, c_void_p
+import sys
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint8, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rackline.files import keep, kept_folder, kept_name, load_kept
 from rackline.passes import TimeTable, features as f
 from rackline.passes.features import Array
 from rackline.passes.javascript import merged
@@ -30,7 +26,7 @@ from rackline.simulation.clock import TableClock
 from rackline.simulation.pass_call import FAR, Law, Table, is_extensive, law_of
 
 _SOURCE = Path(__file__).with_name("replica.c")
-_OPTIONS = ("-O2", "-ffp-contract=off", "-shared", "-fPIC")  # products and sums are rounded as Python's are
+_NAME = "libreplica.dll" if sys.platform == "win32" else "libreplica.so"  # no name of a module
 ALIGNMENT = (
     "some_passes", "all_passes", "idle_releases", "counts_always", "holds_chunks", "every", "decodes_after",
 )  # fmt: skip
@@ -102,54 +98,70 @@ class RunFields(ctypes.Structure):
     )
 
 
+class Loaded(NamedTuple):
+    """The compiled loop, or None and the reason."""
+
+    library: Any
+    missing: str = ""
+
+
+def library_path() -> Path | None:
+    """Find the library in the package or, of an editable install, among the packages that are installed."""
+    folders = (os.fspath(_SOURCE.parents[2]), *sys.path)
+    paths = (os.path.join(folder, "rackline", "simulation", _NAME) for folder in folders)
+    return next((Path(path) for path in paths if os.path.isfile(path)), None)
+
+
 @functools.cache
-def library() -> Any:
-    """The compiled loop; None where there is no compiler, or the cache folder cannot be written."""
-    compiler = shutil.which(os.environ.get("CC") or "cc")
-    source = _SOURCE.read_bytes()
-    name = kept_name("replica", source, _OPTIONS, platform.machine(), platform.system(), platform.libc_ver())
-    path = kept_folder() / name if load_kept(name) is not None else None
+def loaded() -> Loaded:
+    """Load the compiled loop, unless it was built from another source than the one beside this file."""
+    path = library_path()
     if path is None:
-        if compiler is None:
-            return None
-        with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / "replica.so"
-            done = subprocess.run(
-                [compiler, *_OPTIONS, "-o", os.fspath(made), os.fspath(_SOURCE), "-lm"],
-                capture_output=True,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            path = keep(name, made.read_bytes()) if done.returncode == 0 else None
+        return Loaded(None, "this installation has no compiled loop")
     try:
-        found: Any = None if path is None else ctypes.CDLL(os.fspath(path))
-    except OSError:  # a folder without the right to run programs
-        return None
-    if found is None:
-        return None
+        library: Any = ctypes.CDLL(os.fspath(path))
+    except OSError as error:  # of another processor, or in a folder without the right to run programs
+        return Loaded(None, f"the compiled loop cannot be loaded ({error})")
+    library.source_hash.restype = c_char_p
+    if library.source_hash() != hashlib.sha256(_SOURCE.read_bytes()).hexdigest().encode():
+        return Loaded(None, f"the compiled loop is not that of {_SOURCE.name}, which has changed since")
     sizes = (c_int64 * 6)()
-    found.sizes(sizes)
-    if list(sizes)[:4] != [ctypes.sizeof(one) for one in (LogFields, _Kind, _Table, _Clock)]:
-        return None
-    found.replica_bytes, found.run_bytes = sizes[4], sizes[5]
-    found.advance.argtypes = [c_void_p, c_double, c_int64]
-    found.advance.restype = c_int
-    found.submit_all.argtypes = [c_void_p, c_int64, POINTER(c_int64), POINTER(c_double)]
-    found.serve.argtypes = [
+    library.sizes(sizes)
+    library.replica_bytes, library.run_bytes = sizes[4], sizes[5]
+    library.advance.argtypes = [c_void_p, c_double, c_int64]
+    library.advance.restype = c_int
+    library.submit_all.argtypes = [c_void_p, c_int64, POINTER(c_int64), POINTER(c_double)]
+    library.serve.argtypes = [
         POINTER(c_void_p), c_int64, c_int64, c_int64, POINTER(c_int64), POINTER(c_double), c_int, POINTER(c_int64),
         POINTER(c_int64), c_double,
     ]  # fmt: skip
-    found.serve.restype = c_int
-    found.look.argtypes = [POINTER(c_void_p), c_int64, c_double, POINTER(c_int64)]
-    found.look.restype = c_int
-    found.put.argtypes = [c_void_p, c_int64, c_double]
-    found.put.restype = None
-    found.begin_run.argtypes = [c_void_p, c_int64, POINTER(c_int64)]
-    found.go.argtypes = [c_void_p, c_int64]
-    for call in (found.begin, found.release, found.release_run):
+    library.serve.restype = c_int
+    library.look.argtypes = [POINTER(c_void_p), c_int64, c_double, POINTER(c_int64)]
+    library.look.restype = c_int
+    library.put.argtypes = [c_void_p, c_int64, c_double]
+    library.put.restype = None
+    library.begin_run.argtypes = [c_void_p, c_int64, POINTER(c_int64)]
+    library.go.argtypes = [c_void_p, c_int64]
+    for call in (library.begin, library.release, library.release_run):
         call.argtypes = [c_void_p]
         call.restype = None
-    return found
+    return Loaded(library)
+
+
+def library() -> Any:
+    """The compiled loop; None where there is none."""
+    return loaded().library
+
+
+def slow_because() -> str:
+    """Say that simulations run in Python, and why; empty where the loop is compiled."""
+    reason = loaded().missing
+    if not reason:
+        return ""
+    return (
+        f"Simulations run in Python and take about six times as long: {reason}. "
+        "To compile it, reinstall rackline where there is a C compiler or PyPI can be reached."
+    )
 
 
 class Arrays:
@@ -168,9 +180,9 @@ class Arrays:
 
     def of(self, values: Array) -> Any:
         """An array that both read and write."""
-        kinds = {"d": "floats", "l": "ints", "q": "ints", "i": "shorts", "B": "flags"}
+        kinds = {"f8": "floats", "i8": "ints", "i4": "shorts", "u1": "flags"}  # letters differ between systems
         self.kept.append(values)
-        return ctypes.cast(values.ctypes.data, _KINDS[kinds[values.dtype.char]])
+        return ctypes.cast(values.ctypes.data, _KINDS[kinds[values.dtype.str[1:]]])
 
     def at(self, structure: Any) -> Any:
         """The address of a structure."""

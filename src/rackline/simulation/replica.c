@@ -1680,6 +1680,11 @@ void release_run(Run *run) {
     free(run->events);
 }
 
+/* SHA-256 of this file, given by hatch_build.py, so that native.py never loads a library of another version. */
+const char *source_hash(void) {
+    return SOURCE_HASH;
+}
+
 void sizes(i64 *found) {
     found[0] = sizeof(Log);
     found[1] = sizeof(Kind);
