@@ -1,7 +1,8 @@
 """Build a release and try it as a stranger would: `uv run python bench/release.py [--help]`.
 
-Builds a wheel for each platform and the source distribution, lists all parts (CycloneDX, what is vendored included), installs the wheel of
-this machine into an empty environment for each Python and each extra alone, runs the main command of the extra there, and prints a table.
+Builds a wheel for each platform and the source distribution, lists all parts (CycloneDX, what is vendored included),
+installs the wheel of this machine into an empty environment for each Python and each extra alone, runs the main command
+of the extra there, and prints a table.
 `--sdist` unpacks the source distribution, installs from its own lock file, and runs its fast tests against the wheel.
 `--write` puts the tables into docs/release.md. A Python or a package that cannot be had is a row with the reason;
 anything else that fails makes the exit code 1.

@@ -401,19 +401,27 @@ def rounded(value: Any, digits: int = 4) -> Any:
     return value
 
 
+def home_folder() -> Path:
+    """Find the user's home folder; a folder that does not exist where the system knows of none, as in containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.sep, "nonexistent")  # the home of Debian's users without one
+
+
 def own_folder(variable: str, base: tuple[str, str], name: str, environment: Mapping[str, str] | None = None) -> Path:
     """A folder of the user's own.
 
     Args:
         variable: that names it.
-        base: otherwise, the variable that names the folder it lies in, and where that is without it.
+        base: otherwise, the variable that names the folder it lies in, and where in the home folder that is without it.
         name: of it in there.
         environment: variables; those of the process by default.
     """
     given = os.environ if environment is None else environment
     if chosen := given.get(variable):
         return Path(chosen)
-    return Path(given.get(base[0]) or Path(base[1]).expanduser()) / "rackline" / name
+    return Path(given.get(base[0]) or home_folder() / base[1]) / "rackline" / name
 
 
 MOST_BYTES, MOST_FILES = 16 * 2**20, 1000
@@ -430,7 +438,7 @@ def kept_folder(environment: Mapping[str, str] | None = None) -> Path:
     >>> kept_folder({"XDG_CACHE_HOME": "/data"}).as_posix()
     '/data/rackline/results'
     """
-    return own_folder("RACKLINE_CACHE", ("XDG_CACHE_HOME", "~/.cache"), "results", environment)
+    return own_folder("RACKLINE_CACHE", ("XDG_CACHE_HOME", ".cache"), "results", environment)
 
 
 def kept_name(kind: str, *parts: object) -> str:

@@ -125,3 +125,14 @@ def test_a_routing_law_is_drawn_once_and_again_when_its_file_is_damaged(
     monkeypatch.setattr(routing, "_code", lambda: b"another program")
     _tables()
     assert len(list(folder.iterdir())) == 2
+
+
+def test_there_may_be_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user without an entry in the list of users and without HOME."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    assert not files.home_folder().exists()
+    assert files.kept_folder({}).is_relative_to(files.home_folder())

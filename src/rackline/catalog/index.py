@@ -74,7 +74,7 @@ def user_catalogue(environment: Mapping[str, str] | None = None) -> Path:
     >>> user_catalogue({"XDG_DATA_HOME": "/data"}).as_posix()
     '/data/rackline/catalogue'
     """
-    return own_folder("RACKLINE_CATALOGUE", ("XDG_DATA_HOME", "~/.local/share"), "catalogue", environment)
+    return own_folder("RACKLINE_CATALOGUE", ("XDG_DATA_HOME", ".local/share"), "catalogue", environment)
 
 
 @functools.cache

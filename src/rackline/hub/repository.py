@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 from urllib.parse import quote
 
 from rackline.errors import HubError, InputError
-from rackline.files import read_text, write_text
+from rackline.files import home_folder, read_text, write_text
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
@@ -58,7 +58,7 @@ def hub_settings(*, offline: bool = False, environment: Mapping[str, str] | None
         '/data/hf/hub'
     """
     given = os.environ if environment is None else environment
-    home = Path(given.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(given.get("XDG_CACHE_HOME") or home_folder() / ".cache")
     hub_home = Path(given.get("HF_HOME") or home / "huggingface").expanduser()
     cache = given.get("HF_HUB_CACHE") or given.get("HUGGINGFACE_HUB_CACHE") or hub_home / "hub"
     switched = (given.get("HF_HUB_OFFLINE") or given.get("TRANSFORMERS_OFFLINE") or "").upper() in _TRUE
