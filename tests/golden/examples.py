@@ -18,7 +18,7 @@ from helpers import run_command
 
 QUESTIONS: dict[str, str] = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
 MOST_ROWS, SHOWN_ROWS = 8, 3  # of a list
-VOLATILE = ("schema_version", "elapsed_s", "rackline_version", "question")
+VOLATILE = ("schema_version", "elapsed_s", "rackline_version", "question", "compiled_loop")
 
 
 def lines_of(text: str, folder: Path) -> list[str]:
