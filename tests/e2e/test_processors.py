@@ -21,7 +21,7 @@ def test_a_few_answers_are_equal_without_all_that_a_processor_may_lack() -> None
     check(quick, ["own", "oldest"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("setting", [name for name in processors.settings() if name != "own"])
 def test_all_answers_are_equal_under_each_setting(setting: str) -> None:
     missing = processors.settings()[setting].missing
