@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,14 @@ from web_server import PATIENT, Server, running
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The exported page."""
-    folder = tmp_path_factory.mktemp("site")
-    export(folder)
+    """Export the page, a minute of work; the first process that needs it does so for all."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "site"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            export(own / "exported")
+            (own / "exported").rename(folder)
     return folder
 
 
