@@ -48,7 +48,7 @@ def _mix() -> Path:
 
 def _cases(ask: str) -> list[object]:
     return [
-        pytest.param(one, id=one["id"], marks=[pytest.mark.slow] if one.get("slow") else [])
+        pytest.param(one, id=one["id"], marks=[pytest.mark.nightly] if one.get("slow") else [])
         for one in QUESTIONS
         if one["ask"] == ask
     ]

@@ -263,7 +263,17 @@ NUMBERS: dict[str, dict[str, Say]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=DEPLOYMENTS, ids=lambda d: f"{'@'.join(d[0][d[1]])}-{d[2]}", scope="module")
+IN_EVERY_RUN = 4  # deployments; the others nightly
+
+
+@pytest.fixture(
+    params=[
+        *DEPLOYMENTS[:IN_EVERY_RUN],
+        *(pytest.param(other, marks=pytest.mark.nightly) for other in DEPLOYMENTS[IN_EVERY_RUN:]),
+    ],
+    ids=lambda deployment: f"{'@'.join(deployment[0][deployment[1]])}-{deployment[2]}",
+    scope="module",
+)
 def asked(request: pytest.FixtureRequest, searched_once: object) -> Asked:
     return Asked(*request.param)
 

@@ -19,6 +19,7 @@ from rackline.parallel import ServerMemory
 from rackline.parallel.memory import kv_room_bytes, kv_size
 from rackline.serving.stack import stack
 from rackline.validation.resolve import architecture_record
+from scripts import load_script
 
 GIB = 2**30
 LINES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("kv_capacity.json").read_text(encoding="utf-8"))

@@ -19,11 +19,9 @@ TRAIN = "train {} --on dgx-h100 --chips 64 --global-batch 1M"
 ASKED: dict[Kind, tuple[str, ...]] = {
     "models": (
         "models {}",
-        "explain {} --on gb200-nvl72 --batch 64 --context 16k",
+        "explain {} --on gb200-nvl72 --batch 64 --context 16k --layout tp=8",
         "fit {} --on dgx-h200 --context 8k",
-        "train {} --on dgx-h200 --chips 512 --global-batch 4M --layout tp=8,micro_batch=1",
-        "train {} --on dgx-h200 --chips 512 --global-batch 4M --layout fsdp=64 --recompute selective-op",
-        "compare {} llama-3.1-8b",
+        "train {} --on dgx-h200 --chips 512 --global-batch 4M --layout tp=8,pp=1,micro_batch=1 --recompute full",
     ),
     "chips": ("chips {}", "compare {} h100-sxm"),
     "clusters": (
@@ -58,6 +56,8 @@ ASKED: dict[Kind, tuple[str, ...]] = {
 # One plan, simulation, price, tier table or reinforcement step takes a second or more, so all models are asked nightly.
 ASKED_NIGHTLY: dict[Kind, tuple[str, ...]] = {
     "models": (
+        "train {} --on dgx-h200 --chips 512 --global-batch 4M --layout fsdp=64 --recompute selective-op",
+        "compare {} llama-3.1-8b",
         "plan {} --on gb300-nvl72 --chips 8 --layout tp=8 --calibration vllm --input 1k --output 100",
         "simulate {} --on gb300-nvl72 --chips 8 --layout tp=8 --rate 1 --input 500 --output 50 --requests 40",
         "price {} --on gb300-nvl72 --layout tp=8 --contexts 4k --calibration vllm",

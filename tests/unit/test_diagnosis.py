@@ -94,6 +94,7 @@ def test_planted_causes_are_found(count: int, least: int) -> None:
     assert right >= least
 
 
+@pytest.mark.nightly
 def test_stored_runs_are_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
     found = rl.diagnose(str(STORED))
     assert [one.requests for one in found.result.runs] == [16, 16, 16, 24, 16]

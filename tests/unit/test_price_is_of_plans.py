@@ -33,8 +33,9 @@ def estimated(monkeypatch: pytest.MonkeyPatch, name: str, on: str, length: str, 
     ("name", "on", "length", "more"),
     [
         ("llama-3.1-70b", "dgx-h100", "8k", {}),
-        ("qwen3-30b-a3b", "dgx-h200", "8k", {}),  # pools
-        ("deepseek-v3", "gb200-nvl72", "4k", {"set": "num_chips=16"}),  # pools of a mixture
+        pytest.param("qwen3-30b-a3b", "dgx-h200", "8k", {}, marks=pytest.mark.nightly),  # pools
+        # pools of a mixture
+        pytest.param("deepseek-v3", "gb200-nvl72", "4k", {"set": "num_chips=16"}, marks=pytest.mark.nightly),
         ("llama-3.1-8b", "dgx-h100", "2k", {"layout": "pp=3"}),  # two of eight chips are left over
         ("llama-3.1-8b", "dgx-h100", "2k", {"set": "num_chips=3", "tpot": "8ms"}),
     ],

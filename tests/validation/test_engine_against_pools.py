@@ -131,7 +131,6 @@ def test_what_is_furthest_off_waits_for_its_first_token(pairs: list[tuple[Side, 
         assert off(pools, engine, ttft_s=pools.ttft_s[0]) < 0.6 * off(pools, engine)
 
 
-@pytest.mark.skipif(not MEASURED.is_dir(), reason="needs ../shared/measured")
 def test_the_widest_measured_groups_of_experts_are_known() -> None:
     widest: dict[str, int] = {}
     for case in read_cases((*FILES, CASES / "serving.jsonl.gz")).cases:

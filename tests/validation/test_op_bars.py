@@ -16,6 +16,9 @@ from rackline.fitting.tables import read_tables
 from rackline.hardware import chip, cluster
 from scripts import load_script
 
+# Three to five minutes: all kernel tables are fitted anew.
+pytestmark = pytest.mark.nightly
+
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STACKS = ("trtllm", "vllm", "sglang")
 
