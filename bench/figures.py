@@ -222,8 +222,7 @@ PICTURES = (
     Picture(
         name="parity",
         shows="`validate`: predicted over measured",
-        command="validate ../shared/measured/training.jsonl",
-        measured=True,
+        command="validate cases/training.jsonl.gz",
     ),
     Picture(
         name="tutorial-engineer",

@@ -81,7 +81,7 @@ def test_a_server_without_a_fault_is_not_accused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "least"), [(1, 6), (2, 5)])
+@pytest.mark.parametrize(("count", "least"), [(1, 6), pytest.param(2, 5, marks=pytest.mark.nightly)])
 def test_planted_causes_are_found(count: int, least: int) -> None:
     """`bench/planted_causes.py` asks a hundred, of which some have shared prompts: the last here."""
     right = 0
