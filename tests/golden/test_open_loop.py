@@ -53,7 +53,7 @@ def _points() -> list[object]:
     found: list[object] = []
     for name, case in CASES.items():
         for index, rate in enumerate(case[7]):
-            marks = [pytest.mark.slow] if index == 2 else []
+            marks = [pytest.mark.nightly] if index == 2 else []
             count = NOISY.get((name, rate), REQUESTS[index])
             found.append(pytest.param(name, rate, count, marks=marks, id=f"{name} at {rate}"))
     return found

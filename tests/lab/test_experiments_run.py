@@ -24,7 +24,8 @@ SMALLER: dict[str, dict[str, Any]] = {
 }
 
 
-NAMES = ("cipher", "experts", "moe", "pipeline", "sparse")
+NAMES = ("cipher", "experts", "pipeline")
+LONG = ("moe", "sparse")
 
 
 def ran(name: str, patch: pytest.MonkeyPatch) -> Experiment:
@@ -37,7 +38,7 @@ def ran(name: str, patch: pytest.MonkeyPatch) -> Experiment:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.nightly) for name in LONG)])
 def test_exact_readings_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ran(name, monkeypatch)
     assert [row.quantity for row in found.rows if row.holds is False and not row.statistical] == []
