@@ -87,7 +87,7 @@ def test_nothing_that_keeps_the_limits_is_drawn_below_the_best(watched: Watched)
     (cost,) = (name for name in rows[0] if name.startswith("usd_per_mtok"))
     kept = [row[cost] for row in rows if row["keeps_limits"]]
     assert kept
-    assert min(kept) >= best[cost] * (1 - 1e-9)
+    assert min(kept) >= best[cost] * (1 - 1e-4)  # the rate of an answer has five digits
 
 
 def test_prices_do_not_lead_with_an_interval_beyond_belief(watched: Watched) -> None:
