@@ -127,6 +127,8 @@ def failures(changes: list[Change], tests: list[str]) -> list[str]:
     finally:
         for name, original in files.items():
             (TREE / name).write_text(original, encoding="utf-8")
+    if ran.returncode not in (0, 1):  # pytest's own statuses: passed, or some tests failed
+        sys.exit(f"the tests did not run: {ran.stdout[-500:]}{ran.stderr[-500:]}")
     print("\n".join(ran.stdout.splitlines()[-3:]), flush=True)
     return [line.split(" ")[1] for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
 
