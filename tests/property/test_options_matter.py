@@ -94,8 +94,13 @@ NOT_IN_THE_ANSWER = {
 }  # fmt: skip
 VERBS = {words.split()[0]: [base for base in BASES if BASES[base].split()[0] == words.split()[0]]
          for words in BASES.values()}  # fmt: skip
-CASES = [(verb, name) for verb, bases in VERBS.items() for name in verb_options(bases[0])
-         if name not in ELSEWHERE and (verb, name) not in NOT_IN_THE_ANSWER]  # fmt: skip
+IN_EVERY_RUN = ("explain", "fit", "encode", "simulate")  # the others, whose answers are plans or take long, nightly
+CASES = [
+    pytest.param(verb, name, marks=[] if verb in IN_EVERY_RUN else [pytest.mark.nightly])
+    for verb, bases in VERBS.items()
+    for name in verb_options(bases[0])
+    if name not in ELSEWHERE and (verb, name) not in NOT_IN_THE_ANSWER
+]
 
 
 @pytest.mark.parametrize(("verb", "name"), CASES)
