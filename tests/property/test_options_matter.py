@@ -122,4 +122,4 @@ def test_every_command_is_asked() -> None:
 
 
 # Commands whose options only say what to read or show, or which need a running server.
-NOT_ASKED = {"ask", "sweep-show", "schema", "calibrate", "diagnose", "observe", "measure"}
+NOT_ASKED = {"ask", "sweep-show", "schema", "calibrate", "diagnose", "observe", "measure", "lab", "new"}
