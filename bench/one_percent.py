@@ -14,6 +14,7 @@ import argparse
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ def main() -> int:
 
 def copy_tree() -> None:
     """Copy the committed tree; data beside the checkout stay reachable."""
-    TREE.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(TREE, ignore_errors=True)
+    TREE.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(TREE)], input=archive, check=True)
     shared = WORK / "shared"
