@@ -73,7 +73,6 @@ def test_a_closed_loop_of_pools_agrees_with_the_simulator(name: str) -> None:
         requests,
         replace(back, spec=replace(back.spec, **room)),
         prefill=Handover(pool=replace(front, spec=replace(front.spec, **room)), tokens_per_s=TOKENS_PER_S),
-        compiled=False,
     )
     kept = slice(6 * users, (ROUNDS - 4) * users)
     ttft_s = float(result.ttft_s[kept].mean())

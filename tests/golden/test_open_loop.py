@@ -53,9 +53,8 @@ def _points() -> list[object]:
     found: list[object] = []
     for name, case in CASES.items():
         for index, rate in enumerate(case[7]):
-            marks = [pytest.mark.nightly] if index == 2 else []
             count = NOISY.get((name, rate), REQUESTS[index])
-            found.append(pytest.param(name, rate, count, marks=marks, id=f"{name} at {rate}"))
+            found.append(pytest.param(name, rate, count, id=f"{name} at {rate}"))
     return found
 
 
@@ -81,7 +80,7 @@ def test_an_open_loop_agrees_with_the_simulator(name: str, rate: float, count: i
     # a batch that runs to its end is as long as its longest answer
     spread = "fixed" if admission else "uniform"
     lengths = Lengths(input_len=input_len, output_len=output_len, spread=spread, low=0.6)
-    result = simulate(open_arrivals(np.random.default_rng(7), count, rate, lengths), pool, compiled=False)
+    result = simulate(open_arrivals(np.random.default_rng(7), count, rate, lengths), pool)
     kept = slice(count // 10, -count // 20)
     steps = output_len - 1.0
     ttft_s, tpot_s = result.ttft_s[kept], (result.finish_s - result.first_s)[kept] / steps

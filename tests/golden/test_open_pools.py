@@ -38,7 +38,6 @@ CASES = {
     ),
 }  # fmt: skip
 REQUESTS = (2_500, 8_000, 150_000)
-LONG = ("three before two", "three passes a prompt", "attention-dp, mla")  # to simulate
 TOKENS_PER_S = 1e6  # of the cache between the pools
 
 
@@ -46,8 +45,7 @@ def _points() -> list[object]:
     found: list[object] = []
     for name, case in CASES.items():
         for index, rate in enumerate(case[10]):
-            marks = [pytest.mark.slow] if index == 2 or (index == 1 and name in LONG) else []
-            found.append(pytest.param(name, rate, REQUESTS[index], marks=marks, id=f"{name} at {rate}"))
+            found.append(pytest.param(name, rate, REQUESTS[index], id=f"{name} at {rate}"))
     return found
 
 
@@ -80,7 +78,6 @@ def test_prompts_wait_as_in_the_simulator(name: str, rate: float, count: int) ->
         ),
         replace(back, spec=replace(back.spec, **room)),
         prefill=Handover(pool=replace(front, spec=replace(front.spec, **room)), tokens_per_s=TOKENS_PER_S),
-        compiled=False,
     )
     kept = slice(count // 10, -count // 20)
     ttft_s = result.ttft_s[kept]
