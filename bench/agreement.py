@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import io
 import json
-import math
 import random
 import shlex
 import sys
@@ -28,6 +27,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from leaves import ABSENT, leaf_pairs, same  # a sibling in this folder
 
 import rackline as rl
 from rackline.api.answer import Watch
@@ -286,38 +287,19 @@ def _engine(case: Mapping[str, Any], plan: Plan) -> dict[str, list[str]]:
     return found
 
 
-def differences(before: Any, after: Any, where: str = "", *, keys: bool = False) -> Iterator[str]:
-    """What differs, a line each.
+def differences(before: Any, after: Any, *, keys: bool = False) -> Iterator[str]:
+    """Yield a line for each difference of two answers.
 
     Args:
         keys: whether only keys that both have are compared.
     """
-    if isinstance(before, dict) and isinstance(after, dict):
-        if not where and ("refused" in before) != ("refused" in after):
-            yield f"{before.get('refused', 'answered')!r}, here {after.get('refused', 'answered')!r}"
-            return
-        if not where and "refused" in before:
-            one, other = (_plain(str(text["refused"])) for text in (before, after))
-            if one != other:
-                yield f"refused: {one!r}, here {other!r}"
-            return
-        for key in before if keys else {**before, **after}:
-            if (key in VOLATILE and not where) or (keys and key not in after):
-                continue
-            if key not in before or key not in after:
-                yield f"{where}.{key}: {'new' if key in after else 'gone'}"
-            else:
-                yield from differences(before[key], after[key], f"{where}.{key}", keys=keys)
-    elif isinstance(before, list) and isinstance(after, list):
-        if len(before) != len(after):
-            yield f"{where}: {len(before)} items, here {len(after)}"
-        for place, (one, other) in enumerate(zip(before, after, strict=False)):
-            yield from differences(one, other, f"{where}[{place}]", keys=keys)
-    elif isinstance(before, float | int) and isinstance(after, float | int) and not isinstance(before, bool):
-        if not math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=1e-300):
-            yield f"{where}: {before!r}, here {after!r}"
-    elif before != after:
-        yield f"{where}: {str(before)[:120]!r}, here {str(after)[:120]!r}"
+    refusals = [str(answer.get("refused", "answered")) for answer in (before, after)]
+    if refusals != ["answered", "answered"]:
+        before, after = ({"refused": _plain(text)} for text in refusals)
+    for place, left, right in leaf_pairs(before, after, skip=VOLATILE):
+        one_sided = ABSENT in (left, right) and not place.endswith("]")
+        if not (same(left, right, TOLERANCE) or (keys and one_sided)):
+            yield f"{place}: {str(left)[:120]}, here {str(right)[:120]}"
 
 
 def _plain(text: str) -> str:

@@ -30,6 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leaves import ABSENT, is_number, leaf_pairs, same  # a sibling in this folder
+
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS: dict[str, str] = tomllib.loads((ROOT / "bench" / "moved_questions.toml").read_text(encoding="utf-8"))
 FILES = (ROOT / "tests" / "golden" / "asked", ROOT / "tests" / "fixtures" / "agents")
@@ -131,40 +133,30 @@ class Changes:
     numbers: int = 0
 
 
-def compare(before: Any, after: Any, place: str, changes: Changes) -> None:
-    """Add what differs between two values of plain data."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in dict.fromkeys([*before, *after]):
-            if key not in NOT_COMPARED:
-                compare(before.get(key), after.get(key), f"{place}.{key}".lstrip("."), changes)
-    elif isinstance(before, list) and isinstance(after, list):
-        if len(before) != len(after):
-            changes.decisions.append(f"{place}: {len(before)} rows → {len(after)} rows")
-        for index, (old, new) in enumerate(zip(before, after, strict=False)):
-            compare(old, new, f"{place}[{index}]", changes)
-    elif is_number(before) and is_number(after):
-        changes.numbers += 1
-        scale = max(abs(before), abs(after))
-        if abs(after - before) > TOLERANCE * scale:
-            changes.moves.append((abs(after - before) / scale, f"{place} {before:.5g} → {after:.5g}"))
-    elif isinstance(before, str) and isinstance(after, str) and max(len(before), len(after)) > SHORT:
-        if NUMBER.sub("#", before) != NUMBER.sub("#", after):
-            changes.decisions.append(f"{place}: {before!r} → {after!r}")
-    elif before != after:
-        changes.decisions.append(f"{place}: {before!r} → {after!r}")
+def compare(before: Answer, after: Answer) -> Changes:
+    """Return what differs between two answers."""
+    changes = Changes()
+    for place, old, new in leaf_pairs(before, after, skip=NOT_COMPARED):
+        if old is ABSENT or new is ABSENT:
+            changes.decisions.append(f"{place}: {'new' if old is ABSENT else 'gone'}")
+        elif is_number(old) and is_number(new):
+            changes.numbers += 1
+            if not same(old, new, TOLERANCE):
+                move = abs(new - old) / max(abs(old), abs(new))
+                changes.moves.append((move, f"{place} {old:.5g} → {new:.5g}"))
+        elif without_numbers(old) != without_numbers(new):
+            changes.decisions.append(f"{place}: {old!r} → {new!r}")
+    return changes
 
 
-def is_number(value: Any) -> bool:
-    """Return whether a value is a number and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def without_numbers(value: Any) -> Any:
+    """Return a sentence with its numbers left out, and any other value as it is."""
+    return NUMBER.sub("#", value) if isinstance(value, str) and len(value) > SHORT else value
 
 
 def report(before: dict[str, Answer], after: dict[str, Answer], *, rows: int) -> Iterator[str]:
     """Yield the lines of the report."""
-    changes: dict[str, Changes] = {}
-    for name in before:
-        changes[name] = Changes()
-        compare(before[name], after[name], "", changes[name])
+    changes = {name: compare(before[name], after[name]) for name in before}
     decided = {name: change for name, change in changes.items() if change.decisions}
     moved = {name: change for name, change in changes.items() if change.moves}
     yield (

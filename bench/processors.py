@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from leaves import differences  # a sibling in this folder
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = ROOT / "tests" / "e2e" / "processors.toml"
@@ -109,25 +110,6 @@ def answers_under(name: str, names: tuple[str, ...]) -> dict[str, Any]:
     return json.loads(ran.stdout)
 
 
-def differences(first: Any, second: Any, at: str = "") -> Iterator[str]:
-    """Yield each number that differs by more than the tolerance, each other text, and each key of one side only."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        for key in first | second:
-            if key in first and key in second:
-                yield from differences(first[key], second[key], f"{at}.{key}")
-            else:
-                yield f"{at}.{key}: only in the {'first' if key in first else 'second'}"
-    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        for place, (left, right) in enumerate(zip(first, second, strict=True)):
-            yield from differences(left, right, f"{at}[{place}]")
-    elif isinstance(first, float) and isinstance(second, float):
-        both_nan = math.isnan(first) and math.isnan(second)
-        if not both_nan and not math.isclose(first, second, rel_tol=TOLERANCE):
-            yield f"{at}: {first!r}, {second!r}"
-    elif first != second or type(first) is not type(second):
-        yield f"{at}: {str(first)[:150]!r}, {str(second)[:150]!r}"
-
-
 def compare(names: Sequence[str], wanted: Sequence[str], say: Callable[[str], None] = print) -> int:
     """Ask questions under settings, say what differs from the first of them, and return how many answers do."""
     every = settings()
@@ -141,10 +123,10 @@ def compare(names: Sequence[str], wanted: Sequence[str], say: Callable[[str], No
     for other in others:
         second = answers_under(other, tuple(names))
         for name in names:
-            lines = list(differences(first[name], second[name]))
+            lines = list(differences(first[name], second[name], TOLERANCE))
             moved += bool(lines)
             for line in lines[:SHOWN]:
-                say(f"{other}: {name}{line}")
+                say(f"{other}: {name}: {line}")
             if len(lines) > SHOWN:
                 say(f"{other}: {name}: {len(lines)} differences")
     say(f"{len(names)} questions under {', '.join(able)}: {moved} answers differ from those under {usual}")

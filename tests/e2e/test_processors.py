@@ -35,5 +35,10 @@ def test_a_difference_is_noticed() -> None:
     first = {"text": ["a"], "data": [{"rate": 1.0, "name": None}]}
     near = {"text": ["a"], "data": [{"rate": 1.0 + 1e-12, "name": None}]}
     far = {"text": ["b"], "data": [{"rate": 1.0 + 1e-6, "more": 1}]}
-    assert not list(processors.differences(first, near))
-    assert len(list(processors.differences(first, far))) == 4
+    assert not list(processors.differences(first, near, processors.TOLERANCE))
+    assert list(processors.differences(first, far, processors.TOLERANCE)) == [
+        "text[0]: a → b",
+        "data[0].rate: 1.0 → 1.000001",
+        "data[0].name: None → nothing",
+        "data[0].more: nothing → 1",
+    ]

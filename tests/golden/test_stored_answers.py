@@ -25,8 +25,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
-sys.path.append(str(HERE))
+sys.path += [str(HERE), str(TESTS.parent / "bench")]
 from frozen import package_with_frozen_numbers  # noqa: E402
+from leaves import differences  # noqa: E402
 
 ANSWERS = HERE / "answers"
 QUESTIONS: dict[str, str] = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
@@ -63,25 +64,10 @@ def answer() -> Iterator[Callable[[str], dict[str, Any]]]:
         yield asked
 
 
-def differences(stored: Any, computed: Any, place: str = "") -> Iterator[str]:
-    """Yield each place where two answers differ; numbers may differ by REL_TOLERANCE."""
-    if isinstance(stored, dict) and isinstance(computed, dict):
-        for key in [*stored, *(key for key in computed if key not in stored)]:
-            yield from differences(stored.get(key), computed.get(key), f"{place}.{key}".lstrip("."))
-    elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):
-        for index, (before, after) in enumerate(zip(stored, computed, strict=True)):
-            yield from differences(before, after, f"{place}[{index}]")
-    elif type(stored) is type(computed) is float:
-        if stored != pytest.approx(computed, rel=REL_TOLERANCE, abs=1e-12):
-            yield f"{place}: {stored}, now {computed}"
-    elif stored != computed:
-        yield f"{place}: {stored}, now {computed}"
-
-
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_an_answer_is_the_stored_example(name: str, answer: Callable[[str], dict[str, Any]]) -> None:
     stored = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
-    changed = list(differences(stored, answer(name)))
+    changed = list(differences(stored, answer(name), REL_TOLERANCE))
     assert not changed, "\n".join(
         [*changed[:20], f"{len(changed)} places differ; the head of this file says what to do"]
     )
