@@ -43,8 +43,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-_HOME = Path(__file__).resolve().parents[1]
-_WORK = _HOME / "build" / "mutants"
+from committed_tree import ROOT, copy_committed_tree  # a sibling in this folder
+
+_WORK = ROOT / "build" / "mutants"
 _COVERED = _WORK / "tree"
 _TREE = _WORK / f"tree{os.environ.get('MUTANTS_TREE', '')}"
 _DATA = _WORK / "coverage.db"
@@ -54,7 +55,7 @@ _TESTS = tuple(
 )
 _EXAMPLES = "tests/golden/test_stored_answers.py"
 _OF_SOURCE = "tests/architecture/test_source_files.py"
-PACKAGES = tuple(sorted(file.parent.name for file in (_HOME / "src" / "rackline").glob("*/__init__.py")))
+PACKAGES = tuple(sorted(file.parent.name for file in (ROOT / "src" / "rackline").glob("*/__init__.py")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +85,13 @@ def main() -> int:
     given = parser.parse_args()
     results = _WORK / f"seed-{given.seed}.jsonl"
     if given.what == "cover":
-        copy_tree()
+        prepare_tree()
         cover(_DATA, "-m", "not slow and not nightly", "--deselect", _EXAMPLES, *_TESTS)
         return 0
     if given.what == "report":
         print(report(read(results)))
         return 0
-    copy_tree()
+    prepare_tree()
     before = read(results)
     tests = Named() if given.by_name else Tests(_DATA)
     part, parts = map(int, given.part.split("/"))
@@ -114,16 +115,11 @@ def main() -> int:
     return 0
 
 
-def copy_tree() -> None:
-    """The committed tree, where mutants may change it; data beside the checkout stay reachable."""
-    _TREE.mkdir(parents=True, exist_ok=True)
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=_HOME, check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-x", "-C", str(_TREE)], input=archive, check=True)
+def prepare_tree() -> None:
+    """Copy the committed tree to where mutants may change it."""
+    copy_committed_tree(_TREE)
     compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(_TREE / "src")]
     subprocess.run(compiled, check=True)  # by their hash changes within a second are seen
-    shared = _WORK / "shared"
-    if not shared.exists() and (_HOME.parent / "shared").exists():
-        shared.symlink_to(_HOME.parent / "shared")
 
 
 def children_s() -> float:
@@ -149,7 +145,7 @@ def pytest(
     ]
     if cpu_s is not None:
         command = ["prlimit", f"--cpu={cpu_s}", *command, "-n", "0"]
-    paths = os.pathsep.join([str(_TREE / "src"), str(_HOME / "bench")])
+    paths = os.pathsep.join([str(_TREE / "src"), str(ROOT / "bench")])
     inherited = os.environ | {"PYTHONPATH": paths}
     return subprocess.run(
         [*command, "--hypothesis-seed=0", "-q", *words],

@@ -14,13 +14,13 @@ import argparse
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from committed_tree import ROOT, copy_committed_tree  # a sibling in this folder
+
 WORK = ROOT / "build" / "one-percent"
 TREE = WORK / "tree"
 DATA = TREE / "src" / "rackline" / "catalog" / "data"
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--apart", action="store_true", help="one number after the other")
     parser.add_argument("tests", nargs="*", help="tests to run; all by default")
     options = parser.parse_args()
-    copy_tree()
+    copy_committed_tree(TREE)
     changes = drawn(options.seed, options.count)
     print("\n".join(change.text() for change in changes), flush=True)
     failed: dict[str, list[str]] = {}
@@ -75,17 +75,6 @@ def main() -> int:
         print(f"FAILED {test}: {'; '.join(causes) or 'only together, or also without a change'}")
     print(f"{len(changes)} numbers changed by 1 %, {len(failed)} tests failed")
     return int(bool(failed))
-
-
-def copy_tree() -> None:
-    """Copy the committed tree; data beside the checkout stay reachable."""
-    shutil.rmtree(TREE, ignore_errors=True)
-    TREE.mkdir(parents=True)
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-x", "-C", str(TREE)], input=archive, check=True)
-    shared = WORK / "shared"
-    if not shared.exists() and (ROOT.parent / "shared").exists():
-        shared.symlink_to((ROOT.parent / "shared").resolve())
 
 
 def drawn(seed: int, count: int) -> list[Change]:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -187,6 +188,22 @@ def run_command(words: Sequence[str], folder: Path, *, colour: bool = False) -> 
         os.environ.clear()
         os.environ |= before
     return Ran(status=status, out=out.getvalue(), err=err.getvalue())
+
+
+def complaint_of(ran: Ran, longest: int = 400) -> str:
+    """Return why an outcome is neither a clear answer nor a clear refusal, or nothing.
+
+    Args:
+        longest: the most characters that a message may have.
+    """
+    lines = [line for line in ran.err.splitlines() if line.strip()]
+    if "Traceback" in ran.err or ran.status not in (0, 1, 2):
+        return ran.err[-500:]
+    if ran.status < 2:
+        return "NaN or infinity" if re.search(r"\b(NaN|Infinity)\b", ran.out) else ""
+    if not lines and re.search(r'"error": ".+"', ran.out):  # `ask` answers the other questions of the file
+        return ""
+    return "" if len(lines) == 1 and len(lines[0]) <= longest else f"{len(lines)} lines: {ran.err[:500]}"
 
 
 def call_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from helpers import Ran, run_command
+from helpers import complaint_of, run_command
 
 TESTS = Path(__file__).resolve().parents[1]
 PLACES = (TESTS / "golden" / "asked", TESTS / "fixtures" / "agents", TESTS.parent / "docs" / "how-to")
@@ -209,24 +209,10 @@ def faults_of(name: str, every: int) -> dict[str, str]:
         assert usual.status == 0, usual.err
         for fault, changed in list(broken(name, text))[::every]:
             (folder / name).write_text(changed, encoding="utf-8")
-            told = complaint(run_command(words, folder))
+            told = complaint_of(run_command(words, folder), LONGEST_MESSAGE)
             if told:
                 wrong[fault] = told
     return wrong
-
-
-def complaint(ran: Ran) -> str:
-    """Return why an outcome is no clear answer and no clear refusal, or nothing."""
-    lines = [line for line in ran.err.splitlines() if line.strip()]
-    if "Traceback" in ran.err or ran.status not in (0, 1, 2):
-        return ran.err[-500:]
-    if ran.status < 2:
-        return "NaN or infinity" if re.search(r"\b(NaN|Infinity)\b", ran.out) else ""
-    if not lines and re.search(r'"error": ".+"', ran.out):  # `ask` answers the other questions of the file
-        return ""
-    if len(lines) != 1 or len(lines[0]) > LONGEST_MESSAGE:
-        return f"{len(lines)} lines: {ran.err[:500]}"
-    return ""
 
 
 @pytest.mark.parametrize("name", READ_BY)

@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from asking import asking
-from helpers import Ran, run_command
+from helpers import complaint_of, run_command
 from rackline.api.answer import find_verb
 from rackline.api.question import flag_of, options
 
@@ -42,19 +42,6 @@ ASKED_SO = {
 }
 # a zero is often a value that means something, and then costs an answer
 WRONG = ("x", "-1", pytest.param("0", marks=pytest.mark.nightly))
-LONGEST = 400  # characters of a message
-
-
-def complaint_of(ran: Ran) -> str:
-    """Return why an outcome is no clear answer and no clear refusal, or nothing."""
-    lines = [line for line in ran.err.splitlines() if line.strip()]
-    if "Traceback" in ran.err or ran.status not in (0, 1, 2):
-        return ran.err[-500:]
-    if ran.status < 2:
-        return ""
-    if len(lines) != 1 or len(lines[0]) > LONGEST:
-        return f"{len(lines)} lines: {ran.err[:500]}"
-    return ""
 
 
 @pytest.mark.parametrize("value", WRONG)
