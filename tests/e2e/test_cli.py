@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from helpers import call, call_json
+from helpers import call, call_json, run_command
 
 pytestmark = pytest.mark.usefixtures("answers_once")
 
@@ -26,13 +26,11 @@ MOST_MODULES = 350  # 253 are loaded for the help
 
 
 @pytest.fixture(scope="module")
-def headline() -> dict[str, Any]:
-    """The README's plan as JSON, by the installed command."""
-    result = subprocess.run(
-        [COMMAND, *HEADLINE, *LIMITS, "--json"], capture_output=True, text=True, timeout=1200, check=True
-    )
-    assert result.stderr == ""
-    return json.loads(result.stdout)
+def headline(answers_once: object) -> dict[str, Any]:
+    """The README's plan as JSON."""
+    ran = run_command([*HEADLINE, *LIMITS, "--full", "--json"], Path.cwd())
+    assert (ran.status, ran.err) == (0, "")
+    return json.loads(ran.out)
 
 
 def test_headline_plan_has_the_keys_that_programs_rely_on(headline: dict[str, Any]) -> None:
