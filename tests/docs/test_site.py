@@ -121,9 +121,14 @@ def test_notebooks_are_pages_with_their_stored_outputs(built: Path) -> None:
             assert "".join(lines).strip() in shown
 
 
-def test_pages_are_accessible(address: str, browser: Browser) -> None:
-    """Axe at two widths in both looks, no page wider than the screen, no request to elsewhere."""
-    assert list(load_script("site_look").faults(browser, address, SAMPLE)) == []
+@pytest.mark.parametrize("in_turn", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_pages_are_accessible(address: str, browser: Browser, in_turn: bool) -> None:
+    """Axe finds nothing, no page is wider than the screen, and none asks elsewhere.
+
+    The four pages have one width and one look each, so that all four pairs are seen. At night each page has all.
+    """
+    assert len(SAMPLE) == 4
+    assert list(load_script("site_look").faults(browser, address, SAMPLE, in_turn=in_turn)) == []
 
 
 def test_what_is_wrong_is_found(tmp_path: Path, browser: Browser) -> None:
