@@ -101,7 +101,11 @@ def normal(random: np.random.Generator, *shape: int) -> jax.Array:
 
 def signs(random: np.random.Generator, *shape: int) -> jax.Array:
     """Numbers that are 1 or -1."""
-    return jnp.asarray(2.0 * random.integers(0, 2, shape) - 1.0, dtype=jnp.float32)
+    return jnp.asarray(_numpy_signs(random, *shape))
+
+
+def _numpy_signs(random: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    return np.float32(2.0) * random.integers(0, 2, shape).astype(np.float32) - np.float32(1.0)
 
 
 def plain_weights(random: np.random.Generator, width: int, depth: int, gain: float) -> jax.Array:
@@ -213,8 +217,9 @@ def quantised_block(stack: Stack, weights: Weights, num_bits: int = 8) -> NDArra
 
 def majority_inputs(random: np.random.Generator, number: int) -> tuple[jax.Array, jax.Array]:
     """Inputs of ±1 and whether more of the first half than of the second half are +1."""
-    inputs, half = signs(random, number, NUM_BITS), NUM_BITS // 2
-    return inputs, (inputs[:, :half].sum(axis=1) > inputs[:, half:].sum(axis=1)).astype(jnp.float32)
+    inputs, half = _numpy_signs(random, number, NUM_BITS), NUM_BITS // 2
+    wanted = inputs[:, :half].sum(axis=1) > inputs[:, half:].sum(axis=1)
+    return jnp.asarray(inputs), jnp.asarray(wanted, dtype=jnp.float32)
 
 
 @cache
