@@ -31,8 +31,13 @@ os.environ["RACKLINE_CATALOGUE"] = os.devnull + "/catalogue"  # no test reads or
 
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # else Ray builds an environment for each worker under `uv run`
 
-# The lab exchanges between devices of the host; JAX reads this once, when it is first imported.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+# The lab exchanges between devices of the host; JAX reads this once, when it is first imported. Most of the lab's tests
+# compile many small programs and run each once, so the compiler need not optimise them.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true",
+)
 
 # Whether tests pass depends on the code alone: not on how busy the machine is, nor on which examples are drawn.
 # `--hypothesis-profile=search` draws others each time.
