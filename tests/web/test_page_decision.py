@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def test_texts_that_are_cut_or_cover_each_other_are_found(watched: Watched) -> N
     assert "pixels outside" in said
 
 
+@cache
 def _best() -> Any:
     fields = first_fields(views()["plan"])
     return answer(PlanQuestion.from_params(fields)).result
