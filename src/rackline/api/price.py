@@ -403,10 +403,13 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
             headroom=bands.headroom_of(asked.confidence, system),
         )
 
+    ways_by_stack = {one.calibration.name: ways_of(one) for one in systems}
     first = terms.prompts(0.0, steps[0])
     with watch.moving("searching for the cheapest deployment of the first tier under each stack"):
-        system, stacks = estimated_by(asked, systems, lambda one: offer_of(ways_of(one), first, terms, rent), watch)
-    model, cluster, ways = system.model, system.cluster, ways_of(system)
+        system, stacks = estimated_by(
+            asked, systems, lambda one: offer_of(ways_by_stack[one.calibration.name], first, terms, rent), watch
+        )
+    model, cluster, ways = system.model, system.cluster, ways_by_stack[system.calibration.name]
     with watch.moving("searching for the cheapest deployment of each mode and context tier"):
         found = pricing.offer_prices(ways, rent, terms, steps=list(steps))
     if found.deployment is None:
