@@ -16,6 +16,8 @@ from rackline.bands.bands import LIMITED, SHARES, Band, Evidence, shipped_bands
 from rackline.bands.defaults import stacks_on
 from rackline.bands.stacks import SURE, StackCost, Stacks, drawn
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 QWEN: dict[str, Any] = {"on": "dgx-h200", "chips": 8, "input": "2k", "output": 500, "tpot": "40ms"}
 LLAMA: dict[str, Any] = {"on": "dgx-h100", "input": "2k", "output": 300, "tpot": "30ms", "serving": "aggregated"}
 README: dict[str, Any] = {"on": "gb200-nvl72", "input": "4k", "output": "1k", "tpot": "30ms", "ttft": "2s"}
