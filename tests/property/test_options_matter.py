@@ -90,7 +90,8 @@ ELSEWHERE = {"offline", "assume", "audio", "full"}
 # These say where or whether points are computed, replace the argument, read a file of another form, or ask the reader.
 NOT_IN_THE_ANSWER = {
     ("sweep", "dry_run"), ("sweep", "ray"), ("sweep", "core_price"), ("sweep", "workers"), ("infer-prices", "all"),
-    ("lecture", "measured"), ("lecture", "guess"), ("validate", "import_format"), ("validate", "stored"), ("audit", "map"),
+    ("lecture", "measured"), ("lecture", "guess"), ("validate", "import_format"), ("validate", "stored"),
+    ("audit", "map"),
 }  # fmt: skip
 VERBS = {words.split()[0]: [base for base in BASES if BASES[base].split()[0] == words.split()[0]]
          for words in BASES.values()}  # fmt: skip
