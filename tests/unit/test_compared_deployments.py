@@ -20,6 +20,8 @@ from rackline.errors import InputError, RacklineError
 from rackline.report.column import sheets_of
 from rackline.search import Plan
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 ASKED = ("compare", "llama-3.1-8b@l40s-8", "--input", "1k", "--output", "200", "--tpot", "60ms", "--ttft", "2s")
 NOW = ("--now", "tp=2,batch=16,precision=bf16")
 

@@ -203,7 +203,7 @@ SMALL = [
 
 
 def call(capsys: pytest.CaptureFixture[str], *more: str) -> str:
-    assert run([*SMALL, *more]) == 0
+    assert run([*SMALL, "--calibration", "vllm", *more]) == 0
     return capsys.readouterr().out
 
 

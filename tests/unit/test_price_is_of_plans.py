@@ -32,12 +32,17 @@ def estimated(monkeypatch: pytest.MonkeyPatch, name: str, on: str, length: str, 
 @pytest.mark.parametrize(
     ("name", "on", "length", "more"),
     [
-        ("llama-3.1-70b", "dgx-h100", "8k", {}),
+        ("llama-3.1-70b", "dgx-h100", "8k", {"calibration": "vllm"}),
         pytest.param("qwen3-30b-a3b", "dgx-h200", "8k", {}, marks=pytest.mark.nightly),  # pools
         # pools of a mixture
         pytest.param("deepseek-v3", "gb200-nvl72", "4k", {"set": "num_chips=16"}, marks=pytest.mark.nightly),
-        ("llama-3.1-8b", "dgx-h100", "2k", {"layout": "pp=3"}),  # two of eight chips are left over
-        ("llama-3.1-8b", "dgx-h100", "2k", {"set": "num_chips=3", "tpot": "8ms"}),
+        (
+            "llama-3.1-8b",
+            "dgx-h100",
+            "2k",
+            {"layout": "pp=3", "calibration": "vllm"},
+        ),  # two of eight chips are left over
+        ("llama-3.1-8b", "dgx-h100", "2k", {"set": "num_chips=3", "tpot": "8ms", "calibration": "vllm"}),
     ],
 )
 def test_price_at_cost_is_the_cost_of_the_plan(
@@ -53,9 +58,9 @@ def test_price_at_cost_is_the_cost_of_the_plan(
 
 def test_the_pairs_and_the_leftover_engines_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the agreement above is about occurs in it."""
-    pools = estimated(monkeypatch, "deepseek-v3", "gb200-nvl72", "4k", set="num_chips=16")
+    pools = estimated(monkeypatch, "deepseek-v3", "gb200-nvl72", "4k", set="num_chips=16", calibration="sglang")
     assert pools.serving == "disaggregated"
-    three = estimated(monkeypatch, "llama-3.1-8b", "dgx-h100", "2k", layout="pp=3")
+    three = estimated(monkeypatch, "llama-3.1-8b", "dgx-h100", "2k", layout="pp=3", calibration="vllm")
     assert three.leftover is not None
     assert three.usd_with_leftover < three.usd_per_mtok_output_all_in
 
@@ -76,7 +81,7 @@ def test_price_at_cost_is_near_the_simulated_plan() -> None:
 
 def test_a_tier_that_only_a_small_batch_serves_has_no_price() -> None:
     """Llama-70B with prompts of 128k on eight H100: seven sequences, which is said with what they would cost."""
-    found = rl.price("llama-3.1-70b", on="dgx-h100", contexts="8k,128k", fast="2").result.offered
+    found = rl.price("llama-3.1-70b", on="dgx-h100", contexts="8k,128k", fast="2", calibration="vllm").result.offered
     tiers = {(tier.mode, tier.until_len): tier for tier in found.tiers}
     short, long = tiers["standard", 8e3], tiers["standard", 128e3]
     assert short.reason == ""

@@ -17,6 +17,8 @@ from rackline.api.question import options
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 MODEL, ON = "llama-3.1-8b", "dgx-h100"
 MIX = "share,input,output\n0.8,500,200\n0.2,6000,400\n"
 
@@ -38,7 +40,14 @@ def test_options_of_traffic_are_those_of_plan(question: Any) -> None:
 
 
 def test_compare_has_the_fleet_of_plan() -> None:
-    asked: dict[str, Any] = {"input": "1k", "output": 200, "tpot": "40ms", "ttft": "2s", "users": 5000}
+    asked: dict[str, Any] = {
+        "input": "1k",
+        "output": 200,
+        "tpot": "40ms",
+        "ttft": "2s",
+        "users": 5000,
+        "layout": "tp=1",
+    }
     one = rl.plan(MODEL, on=ON, rent="on-demand", think_time="10s", **asked).result.fleet
     sides = rl.compare([f"{MODEL}@{ON}", f"{MODEL}@dgx-h200"], rent="on-demand", think_time="10s", **asked).to_dict()
     fleet = sides["sides"][0]["deployed"]["fleet"]
@@ -73,7 +82,8 @@ def test_requests_pay_the_rent_of_their_fleet_with_the_margin(mix: str) -> None:
 
 
 def test_less_traffic_leaves_more_idle_and_costs_more() -> None:
-    usd = [rl.price(MODEL, on=ON, use="chat", contexts="4k", requests=f"{rate}/s").result.offered for rate in (20, 200)]
+    asked: dict[str, Any] = {"use": "chat", "contexts": "4k", "layout": "tp=1", "calibration": "vllm"}
+    usd = [rl.price(MODEL, on=ON, requests=f"{rate}/s", **asked).result.offered for rate in (20, 200)]
     assert usd[0].terms.utilisation < usd[1].terms.utilisation
     assert usd[0].tiers[0].output_usd > usd[1].tiers[0].output_usd
 

@@ -51,7 +51,8 @@ _REPEATED = (
 
 def smaller(line: str) -> str:
     """Return an example that asks less than the printed one. It is empty where other answers have its tables."""
-    if line.strip().startswith(_REPEATED):
+    line = " ".join(line.split())
+    if line.startswith(_REPEATED):
         return ""
     for piece, less in _SMALLER.items():
         line = line.replace(piece, less)
