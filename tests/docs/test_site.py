@@ -150,11 +150,12 @@ def test_the_search_finds(address: str, browser: Browser, asked: str, found: str
     page.set_default_timeout(120_000)
     page.goto(address + "index.html")
     first, said = "", ""
-    for _ in range(60):  # what is typed before the search has begun is not looked for
+    # What is typed before the search has begun is not looked for, and typing again begins a search anew.
+    for wait_s in (2, 4, 8, 16, 32, 64, 128):
         page.locator("input.md-search__input").fill("")
         page.locator("input.md-search__input").fill(asked)
         with contextlib.suppress(TimeoutError):
-            first = page.locator(".md-search-result__link").first.get_attribute("href", timeout=2_000) or ""
+            first = page.locator(".md-search-result__link").first.get_attribute("href", timeout=1000 * wait_s) or ""
             said = page.locator(".md-search-result").inner_text().lower()
         if found in said + first:  # results of what was typed before may stand there still
             break
