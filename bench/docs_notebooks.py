@@ -14,7 +14,7 @@ from typing import Any
 
 import nbformat
 
-from rackline.report.figure import THEME_NAMES, Figure, ThemeName
+from rackline.display.figure import THEME_NAMES, Figure, ThemeName
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "docs" / "notebooks"
 SPECIFICATION = "application/vnd.vegalite"  # and its version

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from shown import ROOT, shape  # a sibling in this folder
 
 from rackline.cli.main import run
-from rackline.report.figure import THEME_NAMES, Figure, ThemeName
+from rackline.display.figure import THEME_NAMES, Figure, ThemeName
 
 IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "figures.md"

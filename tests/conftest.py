@@ -116,8 +116,8 @@ def searched_once() -> Iterator[Counter[str]]:
     Yields:
         How often each search was asked for, by its method.
     """
-    from rackline import search
-    from rackline.api.plan_parts import PlanInputs
+    from rackline.search import engine_choice
+    from rackline.search.inputs import PlanInputs
 
     found, asked = dict[bytes, tuple[Any, list[Any]]](), Counter[str]()
 
@@ -139,7 +139,7 @@ def searched_once() -> Iterator[Counter[str]]:
 
         return searched
 
-    least_energies, least_energy = dict[bytes, Any](), search.least_energy
+    least_energies, least_energy = dict[bytes, Any](), engine_choice.least_energy
 
     def least_energy_once(*read: Any, **further: Any) -> Any:
         key = _contents((read, further))
@@ -152,7 +152,7 @@ def searched_once() -> Iterator[Counter[str]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("contenders", "plan"):
             patch.setattr(PlanInputs, name, once(name))
-        patch.setattr(search, "least_energy", least_energy_once)
+        patch.setattr(engine_choice, "least_energy", least_energy_once)
         yield asked
 
 

@@ -10,6 +10,8 @@ from functools import cache
 import numpy as np
 
 from helpers import cluster, model, planned, system, token_costs
+from rackline.display.axes import nothing_figure
+from rackline.display.figure import Figure
 from rackline.fitting.report import KindErrors, errors_figure
 from rackline.ledger.table import ledger, verdicts_figure
 from rackline.ledger.work import Finding
@@ -27,12 +29,10 @@ from rackline.pricing import (
     offer_prices,
     read_all,
 )
-from rackline.report.axes import nothing_figure
 from rackline.report.budget_report import lifetime_figure, quality_figure
 from rackline.report.compare_report import Side, cluster_side
 from rackline.report.explain_figures import curves_figure, memory_figure, roofline_figure, waterfall_figure
 from rackline.report.explain_report import Explanation
-from rackline.report.figure import Figure
 from rackline.report.memory_report import memory_over_time
 from rackline.report.plan_figures import capacity_figure, compare_figure, pareto_figure, rejected_figure, what_if_figure
 from rackline.report.pricing_figures import modes_figure, offered_figure, readings_figure, tiers_figure

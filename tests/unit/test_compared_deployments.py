@@ -16,8 +16,8 @@ from rackline.api.answer import Answer
 from rackline.api.compare import Compared, Now, parse_now
 from rackline.api.plan import Planned
 from rackline.cli.main import run
+from rackline.display.column import sheets_of
 from rackline.errors import InputError, RacklineError
-from rackline.report.column import sheets_of
 from rackline.search import Plan
 
 pytestmark = pytest.mark.usefixtures("searched_once")

@@ -17,13 +17,8 @@ import vl_convert
 
 import figures as made
 from helpers import cluster
-from rackline.errors import InputError
-from rackline.parallel import SERVER, Deployment
-from rackline.parallel.memory import fitting_sequences
-from rackline.passes import Batch
-from rackline.pricing import envelope
-from rackline.report.axes import Kind, Measure, colour, linear_axis, linear_ticks, log_axis, log_ticks, text_of
-from rackline.report.figure import (
+from rackline.display.axes import Kind, Measure, colour, linear_axis, linear_ticks, log_axis, log_ticks, text_of
+from rackline.display.figure import (
     DARK,
     ENDINGS,
     LIGHT,
@@ -35,8 +30,13 @@ from rackline.report.figure import (
     ThemeName,
     check_plot_path,
 )
+from rackline.display.wording import short_count
+from rackline.errors import InputError
+from rackline.parallel import SERVER, Deployment
+from rackline.parallel.memory import fitting_sequences
+from rackline.passes import Batch
+from rackline.pricing import envelope
 from rackline.report.train_report import differences, layout_text
-from rackline.report.wording import short_count
 from scripts import load_script
 
 NAMES = list(made.MAKERS)

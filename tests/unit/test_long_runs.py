@@ -11,10 +11,10 @@ import pytest
 import rackline as rl
 from helpers import micro_batch
 from rackline import arch
+from rackline.display.wording import written
 from rackline.errors import RacklineError
 from rackline.hardware import cluster
 from rackline.report.memory_report import memory_over_time, stages_sheet
-from rackline.report.wording import written
 from rackline.search.train import TrainPlan, stages_of
 from rackline.training.contexts import METHODS, context_method, heads_exchanged
 from rackline.training.reliability import (

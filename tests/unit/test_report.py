@@ -11,16 +11,17 @@ from rich.console import Console
 
 from helpers import planned
 from rackline import arch
+from rackline.display import terminal, wording
+from rackline.display.terminal import LogAxis, Series, log_plot
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
 from rackline.passes.fallback import best_stack
-from rackline.report import terminal, wording
 from rackline.report.explain_report import pass_sheet, resources_line
 from rackline.report.exports import chrome_trace
 from rackline.report.model_report import _checked
 from rackline.report.plan_report import front_with_best, plan_report
-from rackline.report.terminal import LogAxis, Series, log_plot
+from rackline.report.trust import trust
 from rackline.search import Plan
 from rackline.serving.workload import Workload
 from rackline.system import Constraints
@@ -199,14 +200,14 @@ def deployed(on: str, name: str, layout: Layout) -> tuple[Deployment, PassTime]:
 )
 def test_footer_says_whose_numbers_these_are(on: str, name: str, text: str) -> None:
     deployment, time = deployed(on, name, Layout())
-    assert wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain == text
+    assert trust(deployment.calibration, deployment.cluster.chip, time.rows).plain == text
 
 
 def test_footer_of_auto_names_the_stack_with_most_measured_on_the_chip() -> None:
     """Without a model to choose the stack for; what is measured where changes with the tables that are read."""
     deployment, time = deployed("dgx-h100", "auto", Layout())
     chip = deployment.cluster.chip
-    line = wording.trust(deployment.calibration, chip, time.rows).plain
+    line = trust(deployment.calibration, chip, time.rows).plain
     assert line.startswith(f"calibration {best_stack(chip)}, measured on h100-sxm")
 
 
@@ -216,12 +217,12 @@ def test_footer_counts_the_rows_that_fall_back() -> None:
     fallen = sum(row.origin.startswith("fallback: ") for row in used)
     assert 0 < fallen < len(used)
     chip = deployment.cluster.chip
-    line = wording.trust(deployment.calibration, chip, time.rows).plain
+    line = trust(deployment.calibration, chip, time.rows).plain
     assert f"{fallen} of {len(used)} rows fall back" in line
     assert "1 to what stacks share on this chip" in line, "NCCL is measured once, not per stack"
     # a row of two passes counts once; without rows nothing is counted
-    assert wording.trust(deployment.calibration, chip, (*time.rows, *time.rows)).plain == line
-    assert wording.trust(deployment.calibration, chip).plain == "calibration trtllm, measured on h100-sxm"
+    assert trust(deployment.calibration, chip, (*time.rows, *time.rows)).plain == line
+    assert trust(deployment.calibration, chip).plain == "calibration trtllm, measured on h100-sxm"
 
 
 def test_footer_of_a_file_of_ones_own(tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_footer_of_a_file_of_ones_own(tmp_path: Path) -> None:
         'eta_memory = 1.0\n[[sources]]\nfields = ["*"]\nkind = "assumed"\ncitation = "made up"\n'
     )
     deployment, time = deployed("dgx-h100", str(file), Layout())
-    line = wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain
+    line = trust(deployment.calibration, deployment.cluster.chip, time.rows).plain
     assert line == "calibration mine (assumed): guessed; expect tens of percent"
 
 

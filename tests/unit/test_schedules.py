@@ -8,7 +8,7 @@ import pytest
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.report.exports import schedule_trace
-from rackline.report.terminal import gantt_text
+from rackline.report.pipeline_text import gantt_text
 from rackline.training.kernels import Phase
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import (

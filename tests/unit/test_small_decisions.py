@@ -13,11 +13,11 @@ from rich.console import Console
 from test_autoscaling import _seen, _setting
 
 from helpers import cluster, model
+from rackline.display.column import Sheet
 from rackline.ledger.golden import layer_reads
 from rackline.parallel import Layout, precision
 from rackline.parallel.memory import allocator_bytes
 from rackline.report.choice_report import served_table
-from rackline.report.column import Sheet
 from rackline.report.pricing_figures import modes_figure
 from rackline.search.changes import Held, decoding_cost
 from rackline.search.choice import Choice

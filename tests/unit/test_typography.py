@@ -17,10 +17,10 @@ from rich.text import Text
 from rackline.api.answer import Answer, Verbatim, answer, find_verb
 from rackline.api.verbs import entries
 from rackline.cli import command, main
+from rackline.display.column import SECTION, Column, Sheet, aligned, sheets_of
+from rackline.display.terminal import band_bar
+from rackline.display.wording import Box, Prose
 from rackline.plain import plain
-from rackline.report.column import SECTION, Column, Sheet, aligned, sheets_of
-from rackline.report.terminal import band_bar
-from rackline.report.wording import Box, Prose
 
 WIDTHS = (80, 100, 140)
 _NUMBER = re.compile(r"[^\d,.]*\d[\d,]*(\.\d+)?\D*")

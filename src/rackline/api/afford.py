@@ -21,8 +21,9 @@ from rackline.pricing.terms import Quality
 from rackline.units import format_count, format_seconds, format_usd, several
 
 with late:
+    from rackline.display import column, wording
     from rackline.pricing import bought, terms
-    from rackline.report import choice_report, column, pricing_figures, wording
+    from rackline.report import choice_report, pricing_figures
 
 _MOST_PLANS = 24
 

@@ -23,7 +23,7 @@ with late:
     import numpy as np
 
     from rackline import arch, simulation
-    from rackline.report import column, wording
+    from rackline.display import column, wording
     from rackline.simulation import agent_traces, agents, calls, evictions, tasks
 
 

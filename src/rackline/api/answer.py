@@ -21,7 +21,8 @@ from rackline.plain import plain
 
 with late:
     from rackline import arch
-    from rackline.report import column, exports, figure, wording
+    from rackline.display import column, figure, wording
+    from rackline.report import exports
     from rackline.simulation import native
 
 Counted = Callable[[str, int, int], None]

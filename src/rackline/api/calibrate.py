@@ -22,9 +22,9 @@ from rackline.units import format_percent, several
 with late:
     from rackline import arch, catalog, hardware, validation
     from rackline.catalog import index, load
+    from rackline.display import figure
     from rackline.fitting import onboard, report, run as fits, tables as measured, write
     from rackline.passes import fallback
-    from rackline.report import figure
     from rackline.validation import observed_fit, observed_report, run
 
 

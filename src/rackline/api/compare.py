@@ -8,7 +8,7 @@ from typing import Any
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import SET, ModelQuestion, Planned
-from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
+from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.question import Limit, Settings, Texts, limit, option, question, shared
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.stacks import answered_by, stack_inputs
@@ -20,10 +20,9 @@ from rackline.units import parse_whole
 
 with late:
     from rackline import hardware, parallel, search
-    from rackline.bands import bands as error_bands
     from rackline.parallel import layout as parallel_layout
     from rackline.report import compare_report, deployments_report, plan_figures
-    from rackline.search import extensions, plan as search_plan
+    from rackline.search import extensions, inputs, likelihood, plan as search_plan
 
 
 @question
@@ -374,7 +373,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
     """
     full, uses = zip(*(with_use(one.question) for one in asked), strict=True)
     inputs = [stack_inputs(each, watch) for each in full]  # refuses before anything is searched
-    plans: list[tuple[PlanInputs, search.Plan]] = []
+    plans: list[tuple[inputs.PlanInputs, search.Plan]] = []
     for one, each, given in zip(reversed(asked), reversed(full), reversed(inputs), strict=True):
         with watch.moving(f"planning {one.name}"):
             if one.now is None:
@@ -386,7 +385,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
     sides: list[compare_report.Side] = []
     for one, (given, found) in zip(asked, reversed(plans), strict=True):
         engine = one.engine or given.system.calibration.name
-        known = error_bands.of_candidate(found.best, found.system) if found.best else []
+        known = likelihood.intervals_of(found.best, found.system) if found.best else []
         sides.append(
             compare_report.deployment_side(
                 one.name,
@@ -400,7 +399,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
     return sides, uses[0]
 
 
-def _as_it_runs(question: PlanQuestion, now: Now, planned: PlanInputs) -> PlanQuestion:
+def _as_it_runs(question: PlanQuestion, now: Now, planned: inputs.PlanInputs) -> PlanQuestion:
     """Today's deployment, under the calibration that the question names, else the stack that its plan takes."""
     named = question.calibration != "auto" or planned.system.cluster.calibration
     return replace(
@@ -417,7 +416,7 @@ def _as_it_runs(question: PlanQuestion, now: Now, planned: PlanInputs) -> PlanQu
     )
 
 
-def _running(given: PlanInputs, now: Now) -> search.Plan:
+def _running(given: inputs.PlanInputs, now: Now) -> search.Plan:
     """Today's deployment with its sequences always in flight.
 
     Raises:

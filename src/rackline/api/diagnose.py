@@ -26,7 +26,7 @@ from rackline.units import format_bytes, format_percent, format_seconds, several
 
 with late:
     from rackline import validation
-    from rackline.report import column, wording
+    from rackline.display import column, wording
     from rackline.validation import (
         audit as audited,
         cases,

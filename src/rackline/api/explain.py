@@ -37,16 +37,8 @@ from rackline.units import format_seconds, several
 with late:
     from rackline import arch, parallel, passes, serving, system as systems
     from rackline.bands import bands
-    from rackline.report import (
-        explain_figures,
-        explain_report,
-        exports,
-        figure,
-        memory_report,
-        plan_figures,
-        simulate_report,
-        wording,
-    )
+    from rackline.display import figure, wording
+    from rackline.report import explain_figures, explain_report, exports, memory_report, plan_figures, simulate_report
     from rackline.search import changes as search_changes, misfit
     from rackline.serving import workload
 

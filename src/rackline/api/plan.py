@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
-from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
+from rackline.api.plan_parts import PlanQuestion, plan_inputs
 from rackline.api.planned import (
     KINDS,
     LAUNCH_AS,
@@ -23,7 +23,7 @@ from rackline.api.planned import (
     manifests_of,
 )
 from rackline.api.resolve import leading_number, named, read_sweep, setting
-from rackline.api.stacks import answered_by, planned_under, stack_inputs
+from rackline.api.stacks import answered_by, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
@@ -35,21 +35,23 @@ from rackline.units import format_seconds, format_usd, several
 with late:
     from rackline import catalog, search, simulation
     from rackline.api import rates
-    from rackline.bands import bands, stacks as bands_stacks
+    from rackline.bands import bands
+    from rackline.display import axes, figure, wording
     from rackline.report import (
-        axes,
         choice_report,
         deployments_report,
         exports,
-        figure,
         memory_report,
         plan_figures,
         plan_report,
         prefix_report,
-        wording,
+        stacks_report,
     )
     from rackline.search import (
+        engine_choice,
         extensions,
+        inputs,
+        likelihood,
         misfit as search_misfit,
         served,
     )
@@ -69,12 +71,12 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield from more
         return
     plan, best = found.plan, found.plan.best
-    known, took_s = [] if best is None else bands.of_candidate(best, plan.system), answer.elapsed_s
+    known, took_s = [] if best is None else likelihood.intervals_of(best, plan.system), answer.elapsed_s
     if question.full:
         yield plan_report.plan_report(plan, found.risk, bands=known, width=width, elapsed_s=took_s, misfit=found.misfit)
         if found.stacks is not None:
             yield ""
-            yield bands_stacks.stacks_table(found.stacks, bands_stacks.unit_of(plan))
+            yield stacks_report.stacks_table(found.stacks, stacks_report.unit_of(plan))
     else:
         yield deployments_report.plan_summary(
             plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit, fleet=found.fleet
@@ -121,7 +123,7 @@ def _interval(answer: Answered) -> str:
     if isinstance(found, WhatIf) or found.plan.best is None:
         return ""
     best, system = found.plan.best, found.plan.system
-    known = bands.of_candidate(best, system)
+    known = likelihood.intervals_of(best, system)
     lines = (
         bands.interval_line([one for one in known if one.metric not in _PARTS]),  # the parts follow from the whole
         bands.width_line(best.layout, system.cluster.chip.name) if known else "",
@@ -154,7 +156,7 @@ def _card(answer: Answered) -> Mapping[str, Any]:
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
         return {}
-    known = bands.of_candidate(found.plan.best, found.plan.system)
+    known = likelihood.intervals_of(found.plan.best, found.plan.system)
     return deployments_report.decision_card(found.plan, found.plan.best, found.risk, known)
 
 
@@ -336,7 +338,7 @@ def _over_time(question: PlanQuestion, watch: Watch) -> PlannedOverTime:
     return PlannedOverTime(**parts, over_time=following(question, found.plan, watch))
 
 
-def _planned(question: PlanQuestion, stacks: list[PlanInputs], use: Use, watch: Watch) -> Planned:
+def _planned(question: PlanQuestion, stacks: list[inputs.PlanInputs], use: Use, watch: Watch) -> Planned:
     """The plan, and everything else that was asked of it.
 
     Args:
@@ -345,7 +347,7 @@ def _planned(question: PlanQuestion, stacks: list[PlanInputs], use: Use, watch: 
     found = answered_by(question, stacks, watch, lambda plan: Planned(plan=plan, use=use))
     asked, plan, prefixes = found.asked, found.plan, found.prefixes
     looser = asked.without_headroom()
-    without = None if looser is None else planned_under(looser).plan.best
+    without = None if looser is None else engine_choice.planned_under(looser).plan.best
     rows = None if asked.drafts is None else tuple(extensions.plan_speculation(plan, asked.drafts or None))
     starting = Starting(
         plan=plan,
@@ -364,7 +366,7 @@ def _planned(question: PlanQuestion, stacks: list[PlanInputs], use: Use, watch: 
         power_caps=found.power_caps or None,
         prefixes=prefixes,
         stacks=found.stacks,
-        risk=plan.best and bands.risk_of(plan.best, plan.system, plan.demand.limits, without),
+        risk=plan.best and likelihood.risk_of(plan.best, plan.system, plan.demand.limits, without),
         misfit=None if plan.need is None else asked.misfit(),
         sample=_sample(question, plan),
     )
@@ -396,7 +398,7 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
     plain_question = replace(question, what_if=None)
     asked = stack_inputs(plain_question, watch)
 
-    def at_values(calibration: Any) -> list[tuple[PlanQuestion, PlanInputs]]:
+    def at_values(calibration: Any) -> list[tuple[PlanQuestion, inputs.PlanInputs]]:
         each = [replace(plain_question, calibration=calibration, set=(*question.set, one)) for one in settings]
         return [(one, plan_inputs(one, watch)) for one in each]
 

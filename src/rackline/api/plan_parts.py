@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rackline.api.answer import Watch
@@ -39,12 +39,9 @@ with late:
     from rackline import arch, hardware, parallel, search, serving, system as systems
     from rackline.bands import bands
     from rackline.search import (
-        changes,
+        inputs,
         kept_prefixes,
         launch as search_launch,
-        launch_plan,
-        misfit,
-        space as search_space,
         stacks as search_stacks,
     )
     from rackline.serving import fleet, workload as serving_workload
@@ -179,108 +176,7 @@ def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
     return PlanQuestion(**{**{name: value for name, value in vars(question).items() if name in both}, **more})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanInputs:
-    """Everything that a plan's question says, as objects.
-
-    Args:
-        system: what serves.
-        demand: the requests and their limits.
-        prefill: pool of its own for prompts; None for single engines only.
-        traffic: of a fleet; None without.
-        users: whose traffic follows from the answer; None without.
-        drafts: speculative decoding to look at; None without.
-        keeping: prefixes that come again, and how long they are kept; None where a hit rate is given.
-        checkpoints: of the model, that an engine can load.
-        draft_id: Hugging Face id or path of the draft model; empty without.
-        engine, version: that is launched; empty where the calibration decides.
-    """
-
-    system: systems.System
-    demand: systems.Demand
-    space: search.SearchSpace
-    prefill: search.PrefillPool | None
-    traffic: fleet.Traffic | None
-    users: serving.Population | None
-    drafts: Sequence[serving_workload.Speculation] | None
-    keeping: kept_prefixes.Keeping | None
-    checkpoints: launch_plan.Checkpoints
-    draft_id: str
-    engine: str
-    version: str
-
-    def contenders(self) -> search.Contenders:
-        """The cheapest engines and pairs of pools, by their estimates."""
-        return search.contenders(self.system, self.demand, self.space, prefill=self.prefill)
-
-    def plan(self, **how: Any) -> search.Plan:
-        """The plan itself.
-
-        Args:
-            how: as `rackline.search.plan`: whether the best is simulated, what is known by estimates.
-        """
-        return search.plan(self.system, self.demand, self.space, prefill=self.prefill, **how)
-
-    def with_hits(self, share: float) -> PlanInputs:
-        """These inputs with a share of the prompts cached."""
-        work = replace(self.demand.workload, cache_hit=share)
-        return replace(self, demand=replace(self.demand, workload=work))
-
-    def without_headroom(self) -> PlanInputs | None:
-        """These inputs with predictions that may reach the limits; None where they may already."""
-        limits = self.demand.limits
-        if limits.headroom is None:
-            return None
-        return replace(self, demand=replace(self.demand, limits=replace(limits, headroom=None)))
-
-    def misfit(self) -> misfit.Misfit | None:
-        """Why nothing fits, and the changes with which it would, single engines by estimates; None without a layout."""
-        demand, work, budgets = self.demand, self.demand.workload, [mode.max_batched_tokens for mode in self.modes]
-
-        def costing(held: changes.Held) -> misfit.Cost:
-            at = held.asked
-            shorter = replace(work, input_len=work.input_len + at.context_len - work.final_context)
-            found = search.contenders(
-                at.system,
-                replace(demand, workload=work if at.context_len == work.final_context else shorter),
-                replace(self.space, layouts=at.layouts),
-                prefill=None,
-            )
-            best = found.best
-            if best is None:
-                return replace(changes.decoding_cost(held), reason=f"fits, but {found.engines.reason}")
-            return misfit.Cost(
-                layout=f"{best.layout.label()} · {best.precision.short()}",
-                step_s=best.tpot_s,
-                ttft_s=best.ttft_s,
-                usd_per_mtok=best.usd_with_leftover,
-            )
-
-        return changes.ServingChanges(
-            asked=changes.Asked(
-                system=self.system,
-                context_len=work.final_context,
-                layouts=self.space.layouts,
-                batched_tokens=float(min(budgets)),
-            ),
-            costing=costing,
-            context=("--input", work.output_len) if work.mixture is None and self.keeping is None else None,
-            tpot_s=demand.limits.tpot_s,
-        ).misfit()
-
-    @property
-    def modes(self) -> Sequence[serving_workload.Mode]:
-        """Schedulers that are searched."""
-        return self.space.modes or search_space.default_modes(self.system.model, self.system.stack)
-
-    @property
-    def prefill_cluster(self) -> hardware.Cluster | None:
-        """The cluster of the prefill pool where it is another one."""
-        system = None if self.prefill is None else self.prefill.system
-        return None if system is None else system.cluster
-
-
-def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
+def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
     """Everything that a plan's question says, as objects.
 
     Raises:
@@ -310,7 +206,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     limits = systems.Constraints.of(question.tpot, question.ttft)
     if not limits.latencies():
         question.refuse("confidence", allowed="together with a limit: `tpot` or `ttft`")
-    return PlanInputs(
+    return inputs.PlanInputs(
         system=system,
         demand=systems.Demand(
             workload=workload,

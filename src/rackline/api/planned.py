@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rackline.api.answer import Watch
-from rackline.api.plan_parts import PlanInputs, PlanQuestion
+from rackline.api.plan_parts import PlanQuestion
 from rackline.api.question import Option, options
 from rackline.api.traffic import Use
 from rackline.errors import InputError, RacklineError
@@ -18,15 +18,18 @@ with late:
     from rackline import arch, hardware, search, system as systems
     from rackline.api import scaled, scaling, simulate_options
     from rackline.bands import bands, stacks as bands_stacks
-    from rackline.report import column, exports, wording
+    from rackline.display import column, wording
+    from rackline.report import exports
     from rackline.search import (
         containers,
         extensions,
+        inputs,
         kept_prefixes,
         kubernetes,
         launch as search_launch,
         launch_commands,
         launch_plan,
+        likelihood,
         misfit as search_misfit,
         served,
     )
@@ -116,7 +119,7 @@ class Planned:
         return tuple(self._banded(one) for one in self.plan.pareto)
 
     def _banded(self, one: search.Choice | search.Candidate) -> Banded:
-        return Banded(found=one, intervals=bands.ends_of(bands.of_candidate(one, self.plan.system)))
+        return Banded(found=one, intervals=bands.ends_of(likelihood.intervals_of(one, self.plan.system)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +223,7 @@ class Starting:
 
 
 def launch_options(
-    asked: PlanInputs,
+    asked: inputs.PlanInputs,
     found: search.Plan,
     rows: Sequence[extensions.SpeculationRow] | None,
     prefixes: kept_prefixes.KeptPrefixes | None,

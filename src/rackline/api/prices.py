@@ -9,7 +9,7 @@ from typing import Any
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import MOST_MARGIN
 from rackline.api.question import MaybeNumber, Question, Texts, option, question
-from rackline.api.stacks import Offer, observe_line
+from rackline.api.stacks import observe_line
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.late import late
@@ -20,7 +20,7 @@ with late:
     from rackline import hardware, parallel, passes, pricing, search, system as systems
     from rackline.pricing import costs as pricing_costs
     from rackline.report import pricing_figures, pricing_report
-    from rackline.search import candidate, choice, space as search_space
+    from rackline.search import candidate, choice, engine_choice, space as search_space
     from rackline.serving import workload
 
 
@@ -373,7 +373,7 @@ class SearchedWays:
 
 def offer_of(
     ways: SearchedWays, lengths: pricing.PromptLengths, terms: pricing.Terms, rent: pricing.Rent
-) -> Offer | str:
+) -> engine_choice.Offer | str:
     """What the mean request of a tier costs in the standard mode under the stack of some ways, or why there is none.
 
     Args:
@@ -389,7 +389,7 @@ def offer_of(
         context_len=lengths.mean + 0.5 * terms.output_len,
         group_tokens=per_rank * layout.attention_dp,
     )
-    return Offer(
+    return engine_choice.Offer(
         cost=way.request_chip_s * rent.usd_per_chip_hour / 3600.0 / terms.output_len * 1e6,
         step=deployment.table().time(batch),
         pools=way.prefill is not None,

@@ -15,7 +15,8 @@ from rackline.units import format_seconds, format_usd
 
 with late:
     from rackline import simulation
-    from rackline.report import column, simulate_report, wording
+    from rackline.display import column, wording
+    from rackline.report import simulate_report
     from rackline.simulation import fleet_pool, fleet_run, load as loads, outcomes
 
 

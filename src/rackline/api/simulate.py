@@ -41,13 +41,8 @@ from rackline.units import format_seconds, parse_per_second
 with late:
     from rackline import arch, hardware, simulation
     from rackline.bands import bands
-    from rackline.report import (
-        choice_report,
-        exports,
-        figure,
-        simulate_figures,
-        simulate_report,
-    )
+    from rackline.display import figure
+    from rackline.report import choice_report, exports, simulate_figures, simulate_report
     from rackline.search import rate_capacity
     from rackline.simulation import workloads
 

@@ -17,7 +17,7 @@ from rackline.units import format_seconds, parse_bytes, parse_count, parse_rate,
 with late:
     from rackline import catalog, hardware, simulation
     from rackline.api import groups, rates
-    from rackline.report import wording
+    from rackline.display import wording
     from rackline.serving import workload
     from rackline.simulation import evictions, hits_by_tier, load, reuse as simulation_reuse, workloads
 

@@ -25,7 +25,7 @@ from rackline.units import format_percent, several
 with late:
     from rackline import validation
     from rackline.bands import bands
-    from rackline.report import figure
+    from rackline.display import figure
     from rackline.validation import (
         coverage,
         importers,

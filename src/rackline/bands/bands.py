@@ -21,12 +21,11 @@ from rackline.files import rounded, shipped_toml, toml_text
 from rackline.late import late
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.layout import KINDS, LayoutKind
-from rackline.system import Constraints, Headroom, LimitRisk, Risk, System
+from rackline.system import Headroom, Risk, System
 from rackline.units import format_seconds
 
 with late:
-    from rackline.report import wording
-    from rackline.search import candidate as candidates, choice as choices
+    from rackline.display import wording
 
 COVERAGE = 0.9
 """Share of measured values that a band holds."""
@@ -280,20 +279,6 @@ def width_line(layout: Layout, chip: str) -> str:
     )
 
 
-def of_candidate(candidate: candidates.Candidate | choices.Choice, system: System) -> list[Interval]:
-    """Intervals of all predicted numbers of a way to serve; none for the ideal roofline."""
-    if system.calibration.name == "unit":
-        return []
-    chosen = candidate if isinstance(candidate, choices.Choice) else None
-    whole = candidate if chosen is None else chosen.whole
-    metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
-    predicted = {metric: float(getattr(whole if hasattr(whole, metric) else candidate, metric)) for metric in metrics}
-    energy = chosen and chosen.energy
-    if energy is not None and energy.power.basis == "kernels":
-        predicted[JOULES] = energy.joules_per_output_token
-    return intervals(predicted, evidence_of(system, candidate.layout_kind))
-
-
 def of_deployment(deployment: Deployment, predicted: Mapping[str, float], *, pools: bool = False) -> list[Interval]:
     """Intervals of numbers of a deployment; none for the ideal roofline, and none on a machine with its own numbers."""
     if not has_servers(deployment):
@@ -363,8 +348,8 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
     return f"{head}: {'; '.join(parts)}"
 
 
-def _band(name: str, system: System, kind: LayoutKind) -> Band:
-    """The band of a limited latency, of the narrowest group of servers like these."""
+def limit_band(name: str, system: System, kind: LayoutKind) -> Band:
+    """Return the band of a limited latency, of the narrowest group of servers like these."""
     return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, evidence_of(system, kind))
 
 
@@ -394,44 +379,9 @@ def headroom_of(share: float | None, system: System) -> Headroom | None:
     )
 
     def ratios(name: str) -> Mapping[LayoutKind, float]:
-        return {kind: _band(name, system, kind).ratio_within(share) for kind in (*KINDS, "pools")}
+        return {kind: limit_band(name, system, kind).ratio_within(share) for kind in (*KINDS, "pools")}
 
     return Headroom(share=share, tpot=ratios("tpot_s"), ttft=ratios("ttft_s"))
-
-
-def risk_of(
-    choice: choices.Choice, system: System, limits: Constraints, without: choices.Choice | None = None
-) -> Risk | None:
-    """How surely a way to serve keeps its limits; None where no measured server is like it.
-
-    Args:
-        without: the cheapest without headroom.
-    """
-    if not has_servers(system):
-        return None
-    found: list[LimitRisk] = []
-    for name, limit_s, percentile in limits.latencies():
-        band, predicted_s = _band(name, system, choice.layout_kind), choice.latency_s(name, percentile)
-        found.append(
-            LimitRisk(
-                metric=name,
-                limit_s=limit_s,
-                percentile=percentile,
-                predicted_s=predicted_s,
-                chance=band.share_within(limit_s / predicted_s),
-                low_s=predicted_s * band.low,
-                median_s=predicted_s * band.ratio_within(0.5),
-                high_s=predicted_s * band.high,
-                group=band.of.text(),
-                num_cases=band.num_cases,
-            )
-        )
-    return Risk(
-        limits=tuple(found),
-        confidence=limits.headroom and limits.headroom.share,
-        usd=choice.usd_with_leftover,
-        usd_without=without and without.usd_with_leftover,
-    )
 
 
 def chance_line(risk: Risk) -> str:

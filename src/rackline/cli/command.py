@@ -29,7 +29,7 @@ from rackline.late import late
 from rackline.processes import held
 
 with late:
-    from rackline.report import figure
+    from rackline.display import figure
     from rackline.simulation import native
 
 _JSON = Option(kind="switch", help="print only JSON, in SI units")

@@ -10,15 +10,15 @@ from typing import ClassVar
 import numpy as np
 from rich.console import Group, RenderableType
 
+from rackline.display.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
+from rackline.display.column import Column, Sheet
+from rackline.display.figure import Figure
+from rackline.display.wording import percent
 from rackline.fitting.collectives import CUSTOM, CollectiveFit
 from rackline.fitting.fit import KernelFit
 from rackline.fitting.onboard import OnboardedGroup, Onboarding
 from rackline.fitting.run import CalibrationResult, Disagreement
 from rackline.fitting.solver import Errors
-from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
-from rackline.report.column import Column, Sheet
-from rackline.report.figure import Figure
-from rackline.report.wording import percent
 
 _NAMED = {
     "attention_prefill": "attention prefill",

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rackline.display.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis, nothing_figure
+from rackline.display.column import Column, Sheet
+from rackline.display.figure import Figure
 from rackline.errors import InputError, nearest_name
 from rackline.files import parse_json, read_text
 from rackline.lab.experiment import Experiment, Reading, Setup, start_jax
-from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis, nothing_figure
-from rackline.report.column import Column, Sheet
-from rackline.report.figure import Figure
 from rackline.units import format_bytes, format_seconds
 
 

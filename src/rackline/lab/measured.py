@@ -17,6 +17,9 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
+from rackline.display.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis
+from rackline.display.column import Column, Sheet
+from rackline.display.figure import Figure
 from rackline.errors import InputError, unknown_name
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
@@ -56,9 +59,6 @@ from rackline.lab.workers.worker import Clock
 from rackline.late import late
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on
-from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis
-from rackline.report.column import Column, Sheet
-from rackline.report.figure import Figure
 from rackline.system import System
 from rackline.units import format_bytes, format_flop_rate, format_seconds
 

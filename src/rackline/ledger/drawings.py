@@ -9,12 +9,12 @@ from typing import Any, Literal, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.display.axes import Measure
 from rackline.late import late
-from rackline.report.axes import Measure
 
 with late:
-    from rackline.report import live_figures
-    from rackline.report.figure import Figure
+    from rackline.display import live_figures
+    from rackline.display.figure import Figure
 
 Form = Literal["lines", "rows", "slots"]
 Reading = Literal["x", "y", "over", "idle"]

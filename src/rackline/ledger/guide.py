@@ -16,14 +16,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.padding import Padding
 from rich.text import Text
 
+from rackline.display.column import Column, Sheet
+from rackline.display.terminal import Series, log_plot
 from rackline.errors import InputError
 from rackline.files import shipped_toml
 from rackline.ledger import caches, ciphers, scenes, training
 from rackline.ledger.drawings import Drawing, Reading
 from rackline.ledger.table import ledger
 from rackline.ledger.work import World
-from rackline.report.column import Column, Sheet
-from rackline.report.terminal import Series, log_plot
 from rackline.units import (
     format_bytes,
     format_count,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rackline.display.axes import Measure
 from rackline.hardware import scale_up_cables
 from rackline.ledger import pipelines, racks
 from rackline.ledger.drawings import Drawing, line_drawing, row_drawing, spread
@@ -18,7 +19,6 @@ from rackline.ledger.work import FRONTIER, HOPPER, RACK, Work, World
 from rackline.parallel import Deployment, Layout, precision
 from rackline.parallel.exchange import dispatch_traffic
 from rackline.passes import calibration
-from rackline.report.axes import Measure
 from rackline.serving import blackboard as bb
 from rackline.serving.curve import decode_batch
 from rackline.training.schedules import equal_stages, schedule

@@ -9,6 +9,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rackline.display.axes import Measure, stacked_bars
+from rackline.display.column import SECTION, Column, Sheet
+from rackline.display.figure import Figure
+from rackline.display.wording import Box
 from rackline.errors import InputError, nearest_name
 from rackline.ledger import batches, caches, ciphers, conflicts, golden, pipelines, prices, racks, summaries, training
 from rackline.ledger.said import SEGMENTS, Claim, System, claims, systems
@@ -28,10 +32,6 @@ from rackline.ledger.work import (
     counts,
     without_number,
 )
-from rackline.report.axes import Measure, stacked_bars
-from rackline.report.column import SECTION, Column, Sheet
-from rackline.report.figure import Figure
-from rackline.report.wording import Box
 
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     name.upper(): one

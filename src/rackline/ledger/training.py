@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.bands.defaults import default_stack
+from rackline.display.axes import DAY
 from rackline.ledger.drawings import line_drawing, spread
 from rackline.ledger.scenes import Scene, work
 from rackline.ledger.work import Finding, Work, World
@@ -17,7 +18,6 @@ from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob
 from rackline.posttraining.plan import Schedule, given_step, run_of
-from rackline.report.axes import DAY
 from rackline.scaling import (
     PhaseMfu,
     Usage,

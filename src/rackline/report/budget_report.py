@@ -9,8 +9,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from rackline.posttraining.plan import RlPlan, RlRun, RlStep
-from rackline.report.axes import (
+from rackline.display.axes import (
     UNSEEN,
     Layer,
     Measure,
@@ -23,10 +22,11 @@ from rackline.report.axes import (
     marked,
     nothing_figure,
 )
-from rackline.report.column import Column, Sheet, spaced, stacked
-from rackline.report.figure import Figure
-from rackline.report.terminal import Series, bar, log_plot
-from rackline.report.wording import Box, Prose, composed, percent, written
+from rackline.display.column import Column, Sheet, spaced, stacked
+from rackline.display.figure import Figure
+from rackline.display.terminal import Series, bar, log_plot
+from rackline.display.wording import Box, Prose, composed, percent, written
+from rackline.posttraining.plan import RlPlan, RlRun, RlStep
 from rackline.scaling import Budget, KnownRun, trained
 from rackline.scaling.optimum import PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.units import format_bytes, format_count, format_seconds, format_usd, plural

@@ -14,6 +14,8 @@ from rich.text import Text
 from rackline.arch import AnyModel, Model
 from rackline.catalog import ModelRecord
 from rackline.catalog.base import SourcedRecord, from_record
+from rackline.display.column import Column, Sheet, facts, spaced
+from rackline.display.wording import money, of_key, short_count, tera
 from rackline.hardware import (
     Chip,
     ChipRecord,
@@ -32,8 +34,6 @@ from rackline.hardware import (
 )
 from rackline.hardware.chip_check import ChipFinding
 from rackline.plain import follow
-from rackline.report.column import Column, Sheet, facts, spaced
-from rackline.report.wording import money, of_key, short_count, tera
 from rackline.serving.curve import CacheOfModel, Ridge
 from rackline.units import format_seconds, format_watts
 

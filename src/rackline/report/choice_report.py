@@ -10,11 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rackline.display.column import Column, Predicted, Sheet, facts, stacked
+from rackline.display.terminal import band_bar
+from rackline.display.wording import Box, Prose, composed, money, money_name, percent, share, short_count, written
 from rackline.parallel import Layout
-from rackline.report.column import Column, Predicted, Sheet, facts, stacked
 from rackline.report.memory_report import misfit_report
-from rackline.report.terminal import band_bar
-from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
+from rackline.report.trust import trust
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
 from rackline.search.misfit import Misfit

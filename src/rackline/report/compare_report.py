@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.arch import AnyModel, Model
+from rackline.display.column import Column, Sheet
+from rackline.display.wording import Prose
 from rackline.hardware import Chip, Cluster
 from rackline.plain import follow
-from rackline.report.column import Column, Sheet
-from rackline.report.wording import Prose
 from rackline.search.choice import Choice
 from rackline.search.plan import Plan
 from rackline.serving.fleet import Fleet

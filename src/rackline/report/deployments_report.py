@@ -11,6 +11,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.arch import media_of
+from rackline.display.column import Column, Predicted, Sheet, facts, stacked
+from rackline.display.terminal import band_bar
+from rackline.display.wording import Prose, composed, money, money_name, percent, share, written
 from rackline.hardware import on_demand_usd
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
@@ -29,10 +32,7 @@ from rackline.report.choice_report import (
     trust_line,
     users_of_fleet,
 )
-from rackline.report.column import Column, Predicted, Sheet, facts, stacked
 from rackline.report.compare_report import Change, Deployed, Side
-from rackline.report.terminal import band_bar
-from rackline.report.wording import Prose, composed, money, money_name, percent, share, written
 from rackline.search import Choice, Plan
 from rackline.search.misfit import Misfit
 from rackline.serving.fleet import HOURS_PER_MONTH, Fleet

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rackline.errors import RacklineError
-from rackline.hardware import chip_record, cluster_record
-from rackline.parallel import ServerMemory
-from rackline.parallel.memory import fitting_sequences
-from rackline.parallel.precision import compute_dtype
-from rackline.passes import UNIT, Batch, PassTime, RowTime
-from rackline.passes.features import Array, as_array
-from rackline.report.axes import (
+from rackline.display.axes import (
     BAR_HEIGHT,
     LONGEST_LABEL,
     SERIES,
@@ -34,9 +27,16 @@ from rackline.report.axes import (
     nothing_figure,
     stacked_bars,
 )
+from rackline.display.figure import Figure
+from rackline.display.wording import RESOURCE_NAMES, percent, share, short_count
+from rackline.errors import RacklineError
+from rackline.hardware import chip_record, cluster_record
+from rackline.parallel import ServerMemory
+from rackline.parallel.memory import fitting_sequences
+from rackline.parallel.precision import compute_dtype
+from rackline.passes import UNIT, Batch, PassTime, RowTime
+from rackline.passes.features import Array, as_array
 from rackline.report.explain_report import Explanation, amount_text
-from rackline.report.figure import Figure
-from rackline.report.wording import RESOURCE_NAMES, percent, share, short_count
 from rackline.units import format_bytes, format_flop_rate, format_rate, format_seconds
 
 _BINDS = tuple(RESOURCE_NAMES.values())

@@ -12,13 +12,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from rackline.hardware import wall_w
-from rackline.parallel import Deployment, Layout, MemoryUse
-from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
-from rackline.passes.breakdown import PassEnergy, pass_energy
-from rackline.report.column import SECTION, Column, Sheet, spaced, stacked
-from rackline.report.terminal import band_bar, bar
-from rackline.report.wording import (
+from rackline.display.column import SECTION, Column, Sheet, spaced, stacked
+from rackline.display.terminal import band_bar, bar
+from rackline.display.wording import (
     RESOURCE_STYLES,
     Box,
     Unit,
@@ -29,9 +25,13 @@ from rackline.report.wording import (
     share,
     short_count,
     size,
-    trust,
     written,
 )
+from rackline.hardware import wall_w
+from rackline.parallel import Deployment, Layout, MemoryUse
+from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
+from rackline.passes.breakdown import PassEnergy, pass_energy
+from rackline.report.trust import trust
 from rackline.system import System
 from rackline.units import format_bytes, format_seconds, format_watts, plural, several
 

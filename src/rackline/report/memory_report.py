@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import Any
+from typing import Any, assert_never
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.axes import (
+from rackline.display.axes import (
     Layer,
     Measure,
     Row,
@@ -21,10 +21,11 @@ from rackline.report.axes import (
     nothing_figure,
     stacked_bars,
 )
-from rackline.report.column import Column, Sheet, facts, spaced
-from rackline.report.figure import Figure
-from rackline.report.terminal import band_bar
-from rackline.report.wording import Prose, composed, money, money_name, share
+from rackline.display.column import Column, Sheet, facts, spaced
+from rackline.display.figure import Figure
+from rackline.display.terminal import band_bar
+from rackline.display.wording import Prose, composed, money, money_name, percent, share
+from rackline.parallel.memory import FractionOf
 from rackline.search.misfit import Change, ChipMemory, Misfit
 from rackline.search.train import TrainPlan
 from rackline.training.stage_memory import StageMemory
@@ -237,3 +238,20 @@ def memory_over_time(plan: TrainPlan) -> Figure:
         width=720,
         height=320,
     )
+
+
+def memory_share(fraction: float, of: FractionOf) -> str:
+    """What a server's memory fraction is a share of, in words.
+
+    >>> memory_share(0.9, "free")
+    '90 % of the free HBM for KV'
+    """
+    match of:
+        case "memory":
+            return f"{percent(fraction)} of HBM"
+        case "free":
+            return f"{percent(fraction)} of the free HBM for KV"
+        case "static":
+            return f"{percent(fraction)} of HBM for weights and KV"
+        case _:
+            assert_never(of)

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from rackline.arch import AnyModel, AppliedAdapter, CountCheck, Model, build_model
 from rackline.catalog import ModelRecord
+from rackline.display.column import SECTION, Column, Sheet
+from rackline.display.terminal import bar
+from rackline.display.wording import share, short_count
 from rackline.parallel.precision import storage_bytes, stored_precision
 from rackline.plain import plain
 from rackline.report.catalogue_report import record_report
-from rackline.report.column import SECTION, Column, Sheet
-from rackline.report.terminal import bar
-from rackline.report.wording import share, short_count
 from rackline.units import format_bytes, format_count
 
 BY_NAME = "the name of the repository; its quantization_config was not read"

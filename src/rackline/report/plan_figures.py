@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from rackline.report.axes import (
+from rackline.display.axes import (
     BAR_HEIGHT,
     LONGEST_LABEL,
     Layer,
@@ -24,13 +24,14 @@ from rackline.report.axes import (
     shapes,
     stacked_bars,
 )
+from rackline.display.figure import Figure
+from rackline.display.wording import money, money_name, short_count
 from rackline.report.choice_report import replicas_label
 from rackline.report.compare_report import QUANTITIES, Side, ratio
 from rackline.report.explain_figures import pass_waterfall
-from rackline.report.figure import Figure
+from rackline.report.memory_report import memory_share
 from rackline.report.plan_report import keeps_limits
 from rackline.report.simulate_report import nearest_reason
-from rackline.report.wording import memory_share, money, money_name, short_count
 from rackline.search import Candidate, Choice, Plan, PoolPair
 from rackline.search.plan import WhatIfPoint
 from rackline.serving.capacity import Capacity

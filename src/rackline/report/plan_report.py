@@ -11,6 +11,19 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from rackline.display.column import Column, Predicted, Sheet, bars_sheet, facts, of_part, spaced, stacked
+from rackline.display.terminal import Series, log_plot
+from rackline.display.wording import (
+    Prose,
+    composed,
+    money,
+    money_name,
+    percent,
+    share,
+    short_count,
+    spread_over,
+    written,
+)
 from rackline.parallel import MemoryUse
 from rackline.plain import follow
 from rackline.report.choice_report import (
@@ -26,20 +39,7 @@ from rackline.report.choice_report import (
     served_table,
     trust_line,
 )
-from rackline.report.column import Column, Predicted, Sheet, bars_sheet, facts, of_part, spaced, stacked
 from rackline.report.explain_report import pass_sheet, resources_line
-from rackline.report.terminal import Series, log_plot
-from rackline.report.wording import (
-    Prose,
-    composed,
-    money,
-    money_name,
-    percent,
-    share,
-    short_count,
-    spread_over,
-    written,
-)
 from rackline.search import Candidate, Choice, Plan, PoolPair
 from rackline.search.extensions import AttentionFfnSplit, SpeculationRow
 from rackline.search.misfit import Misfit

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Group
 from rich.text import Text
 
-from rackline.report.column import SECTION, Column, Sheet, spaced, stacked
-from rackline.report.wording import Prose, percent, short_count, written
+from rackline.display.column import SECTION, Column, Sheet, spaced, stacked
+from rackline.display.wording import Prose, percent, short_count, written
 from rackline.search.kept_prefixes import KeptIn, KeptPrefixes, ServedSessions
 from rackline.system import Constraints
 from rackline.units import format_bytes, format_seconds, format_usd

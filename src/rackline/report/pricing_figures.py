@@ -9,13 +9,7 @@ import numpy as np
 from rich.console import Group
 
 from rackline.arch import model
-from rackline.hardware import on_demand_usd
-from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
-from rackline.pricing.bought import Bought, Wanted
-from rackline.pricing.compare import Truth
-from rackline.pricing.costs import SHORTEST
-from rackline.pricing.margins import Margin, Sold, Verdict, WriteMargin
-from rackline.report.axes import (
+from rackline.display.axes import (
     BAR_HEIGHT,
     LONGEST_LABEL,
     SERIES,
@@ -34,9 +28,15 @@ from rackline.report.axes import (
     nothing_figure,
     shapes,
 )
-from rackline.report.column import Column, Sheet, spaced
-from rackline.report.figure import Figure
-from rackline.report.wording import Box, Prose, composed, percent, short_count, written
+from rackline.display.column import Column, Sheet, spaced
+from rackline.display.figure import Figure
+from rackline.display.wording import Box, Prose, composed, percent, short_count, written
+from rackline.hardware import on_demand_usd
+from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
+from rackline.pricing.bought import Bought, Wanted
+from rackline.pricing.compare import Truth
+from rackline.pricing.costs import SHORTEST
+from rackline.pricing.margins import Margin, Sold, Verdict, WriteMargin
 from rackline.units import format_count, format_seconds, format_usd
 
 _HELD = Measure(field="held_s", title="time held", kind="seconds")

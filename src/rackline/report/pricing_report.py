@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from rich.console import Group
 from rich.text import Text
 
+from rackline.display.column import SECTION, Column, Sheet, spaced, stacked
+from rackline.display.wording import Prose, composed, percent, short_count, written
 from rackline.hardware import on_demand_usd
 from rackline.pricing import (
     CheapestSpan,
@@ -25,8 +27,6 @@ from rackline.pricing import (
 )
 from rackline.pricing.offered import Demand
 from rackline.report.choice_report import asked_of_fleet
-from rackline.report.column import SECTION, Column, Sheet, spaced, stacked
-from rackline.report.wording import Prose, composed, percent, short_count, written
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts, plural
 
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.report.axes import (
+from rackline.display.axes import (
     SERIES,
     UNSEEN,
     Layer,
@@ -26,8 +26,8 @@ from rackline.report.axes import (
     shapes,
     thinned,
 )
-from rackline.report.figure import Figure
-from rackline.report.wording import percent, written
+from rackline.display.figure import Figure
+from rackline.display.wording import percent, written
 from rackline.simulation import Result
 from rackline.simulation.fleet_run import WindowRow
 from rackline.units import format_seconds

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.column import Column, Sheet, spaced
-from rackline.report.memory_report import memory_sheet, misfit_report
-from rackline.report.wording import Box, Prose, composed, memory_share, percent, short_count, written
+from rackline.display.column import Column, Sheet, spaced
+from rackline.display.wording import Box, Prose, composed, percent, short_count, written
+from rackline.report.memory_report import memory_share, memory_sheet, misfit_report
 from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
 from rackline.units import format_count, format_seconds, format_usd, plural, several

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.axes import (
+from rackline.display.axes import (
     Layer,
     Measure,
     Row,
@@ -20,12 +20,13 @@ from rackline.report.axes import (
     nothing_figure,
     stacked_bars,
 )
-from rackline.report.column import Column, Predicted, Sheet, bars_sheet, spaced
+from rackline.display.column import Column, Predicted, Sheet, bars_sheet, spaced
+from rackline.display.figure import Figure
+from rackline.display.terminal import band_bar
+from rackline.display.wording import Box, Prose, composed, percent, share, written
 from rackline.report.exports import SLOT_NAMES
-from rackline.report.figure import Figure
 from rackline.report.memory_report import memory_figure, misfit_report, stages_sheet
-from rackline.report.terminal import band_bar, gantt_text, waits_text
-from rackline.report.wording import Box, Prose, composed, percent, share, written
+from rackline.report.pipeline_text import gantt_text, waits_text
 from rackline.search.train import Straggling, TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_count, format_seconds, format_usd, format_watts, several

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from rackline.display.wording import of_key
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.report.wording import of_key
 from rackline.sweeps.read import Results
 from rackline.sweeps.space import DRAW
 

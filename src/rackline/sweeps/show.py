@@ -14,7 +14,7 @@ from rackline.sweeps.file import Sense
 from rackline.sweeps.shown import Queried, Reason, Shown
 
 with late:
-    from rackline.report import figure
+    from rackline.display import figure
     from rackline.sweeps import read, sensitivity, shown
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.late import late
-from rackline.report.axes import (
+from rackline.display.axes import (
     BAR_HEIGHT,
     LONGEST_LABEL,
     Kind,
@@ -27,9 +26,10 @@ from rackline.report.axes import (
     name_axis,
     nothing_figure,
 )
-from rackline.report.column import Column, Sheet, spaced
-from rackline.report.figure import Figure
-from rackline.report.wording import composed
+from rackline.display.column import Column, Sheet, spaced
+from rackline.display.figure import Figure
+from rackline.display.wording import composed
+from rackline.late import late
 from rackline.sweeps.file import Sense
 from rackline.units import plural, several
 

@@ -14,11 +14,11 @@ from rich.text import Text
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import MaybeWhole, Number, Question, option, question, whole
 from rackline.api.verbs import Entry
+from rackline.display.column import facts
+from rackline.display.wording import written
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 from rackline.late import late, load_optional
-from rackline.report.column import facts
-from rackline.report.wording import written
 from rackline.sweeps.shown import value_text
 from rackline.units import format_bytes, format_seconds, format_usd, several
 

@@ -20,13 +20,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from rackline.display.axes import Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
+from rackline.display.figure import Figure
 from rackline.errors import RacklineError
 from rackline.files import shipped_toml
 from rackline.fitting.solver import grouped
 from rackline.parallel import Deployment
 from rackline.passes import Batch
-from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
-from rackline.report.figure import Figure
 from rackline.units import several
 from rackline.validation.cases import Case, Predicted
 from rackline.validation.predict import Predictor

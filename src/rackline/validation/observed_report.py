@@ -13,12 +13,12 @@ from rich.console import Group
 from rich.text import Text
 
 from rackline.catalog.base import schema_of
+from rackline.display.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
+from rackline.display.column import Column, Sheet, spaced, stacked
+from rackline.display.figure import Figure
+from rackline.display.wording import Prose, composed, percent, written
 from rackline.files import rounded, toml_text
 from rackline.passes.features import Array
-from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
-from rackline.report.column import Column, Sheet, spaced, stacked
-from rackline.report.figure import Figure
-from rackline.report.wording import Prose, composed, percent, written
 from rackline.serving.stack import Stack
 from rackline.units import format_count, format_seconds
 from rackline.validation.diagnosis import Diagnosis

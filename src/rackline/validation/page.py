@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from rackline.display import column
 from rackline.errors import InputError
 from rackline.files import parse_json, read_text, write_text
 from rackline.plain import plain
-from rackline.report import column
 from rackline.serving.workload import usual_speculation
 from rackline.validation.scoreboard import BothWays, Scoreboard, by_group
 

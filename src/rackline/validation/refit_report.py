@@ -10,13 +10,13 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
+from rackline.display.column import spaced
+from rackline.display.wording import composed, of_key
 from rackline.errors import InputError
 from rackline.fitting.solver import Done
 from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
 from rackline.processes import mapped
-from rackline.report.column import spaced
-from rackline.report.wording import composed, of_key
 from rackline.serving.stack import Stack
 from rackline.units import format_seconds
 from rackline.validation.cases import Case, CaseSet

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, cast
 from rich.console import Group
 from rich.text import Text
 
+from rackline.display.axes import Kind, Layer, Measure, colour, hovered, log_axis, thinned
+from rackline.display.column import Column, Sheet, spaced
+from rackline.display.figure import Figure
+from rackline.display.wording import RESOURCE_NAMES, composed
 from rackline.errors import RacklineError
-from rackline.report.axes import Kind, Layer, Measure, colour, hovered, log_axis, thinned
-from rackline.report.column import Column, Sheet, spaced
-from rackline.report.figure import Figure
-from rackline.report.wording import RESOURCE_NAMES, composed
 from rackline.units import format_count, format_seconds, several
 from rackline.validation.cases import Case
 from rackline.validation.page import speculation_sheet

@@ -36,9 +36,9 @@ from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, decode_poi
 
 with late:
     from rackline import catalog, parallel, passes, simulation
+    from rackline.display import axes, figure as report_figure, live_figures
     from rackline.ledger import guide as guided, said, table as ledgers
     from rackline.parallel import memory
-    from rackline.report import axes, figure as report_figure, live_figures
     from rackline.serving import curve
     from rackline.web import forms
 

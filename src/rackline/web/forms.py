@@ -20,7 +20,8 @@ from rackline.plain import plain
 from rackline.web.asked import EVENTS, KINDS, MEDIA_TYPE, SCRIPT, Limits, offered, offered_names, problem, taken
 
 with late:
-    from rackline.report import column, exports, wording
+    from rackline.display import column, wording
+    from rackline.report import exports
 
 
 COLUMNS = 80  # of what has no form of its own on a page

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import assert_never
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -15,12 +13,6 @@ from rich.measure import Measurement
 from rich.panel import Panel
 from rich.text import Text
 
-from rackline.catalog import measured_stacks, release_numbers
-from rackline.hardware import Chip
-from rackline.parallel.memory import FractionOf
-from rackline.passes import UNIT, Calibration, RowTime
-from rackline.passes.fallback import GENERIC, best_stack
-from rackline.serving.stack import known_stack
 from rackline.units import (
     JOULE_STEPS,
     format_bytes,
@@ -47,7 +39,6 @@ RESOURCE_STYLES = {
     "scale_out": "red",
     "overhead": "bright_black",
 }
-_FALLBACK = "fallback: "
 
 
 def composed(*parts: str | Text | tuple[str, str] | None, style: str = "") -> Text:
@@ -166,64 +157,6 @@ def size(value: float) -> str:
     return format_bytes(value) if value else "-"
 
 
-def trust(calibration: Calibration, chip: Chip, rows: Sequence[RowTime] = ()) -> Text:
-    """One line that says whose numbers these are, whether they were measured on this chip, and what was not.
-
-    Args:
-        rows: of the passes that are shown; those in use are counted by name.
-    """
-    if calibration.name == UNIT.name:
-        return Text("calibration unit: ideal roofline, a bound and not a prediction", style="yellow")
-    used = {row.name: row.origin for row in rows if row.used and row.seconds > 0}
-    numbers = (*calibration.operations.values(), *calibration.collectives.values())
-    measured_here = any(one.evidence == "measured" and one.origin.endswith(f", {chip.name}") for one in numbers)
-    shaky = "expect tens of percent"
-    if calibration.name == GENERIC:
-        best = best_stack(chip)
-        why = f"nothing was measured on {chip.name}" if best == GENERIC else f"not those measured on {chip.name}"
-        return Text(f"generic numbers: {why}, {shaky}", style="bold yellow")
-    if calibration.stack not in measured_stacks():
-        what = f"calibration {calibration.name} ({calibration.evidence}): {calibration.description}"
-        return Text(f"{what}; {shaky}" if calibration.evidence == "assumed" else what)
-    fallbacks = Counter(_fallback_place(origin, chip) for origin in used.values() if origin.startswith(_FALLBACK))
-    line = Text(f"calibration {calibration.label}, measured on {chip.name}")
-    if not measured_here:
-        line = Text(f"calibration {calibration.label}: not measured on {chip.name}, {shaky}", style="bold yellow")
-    line.append(_other_version(calibration, rows), style="not bold")
-    if calibration.version:
-        line.append(f"; {calibration.of_versions}", style="not bold")
-    if used:
-        line.append(f"; {fallbacks.total()} of {len(used)} rows fall back", style="not bold")
-        if len(fallbacks) == 1:
-            line.append(f" to {next(iter(fallbacks))}", style="not bold")
-        elif fallbacks:
-            places = ", ".join(f"{count} to {place}" for place, count in fallbacks.most_common())
-            line.append(f": {places}", style="not bold")
-    return line
-
-
-def _other_version(calibration: Calibration, rows: Sequence[RowTime]) -> str:
-    """The newest version in which the kernels of the passes were measured, where another one is launched, and how far
-    versions are off that no fit has seen."""
-    used = (calibration.lookup(row.op_class, row.dtype) for row in rows if row.used and row.seconds > 0)
-    measured = {one.version for one in used if one.version and not one.origin.startswith(_FALLBACK)}
-    stack = known_stack(calibration.stack)
-    launched = calibration.version or (stack.newest_version if stack else "")
-    newest = max(measured, key=release_numbers, default="")
-    if stack is None or not launched or not newest or newest == launched:
-        return ""
-    width = ", ".join(percent(error) for error in stack.version_error)
-    return f" up to {newest} ({launched} launched" + (f": versions left out {width} off)" if width else ")")
-
-
-def _fallback_place(origin: str, chip: Chip) -> str:
-    """Where numbers were taken from instead: the same chip under another stack, a generation, all chips."""
-    stack, _, place = origin.removeprefix(_FALLBACK).partition(", ")
-    if place == chip.name:
-        return f"{'what stacks share' if stack == GENERIC else stack} on this chip"
-    return place if place == "all chips" else f"the {place} generation"
-
-
 def of_key(key: str, value: float) -> str:
     """Write a catalogue number with the unit that its key names.
 
@@ -280,23 +213,6 @@ def interval_text(metric: str, low: float, high: float) -> str:
     if metric.endswith("_s") and not metric.endswith("_per_s"):
         return f"{format_seconds(low)} to {format_seconds(high)}"
     return f"{low:,.3g} to {high:,.3g}" if high < 1000 else f"{low:,.0f} to {high:,.0f}"
-
-
-def memory_share(fraction: float, of: FractionOf) -> str:
-    """What a server's memory fraction is a share of, in words.
-
-    >>> memory_share(0.9, "free")
-    '90 % of the free HBM for KV'
-    """
-    match of:
-        case "memory":
-            return f"{percent(fraction)} of HBM"
-        case "free":
-            return f"{percent(fraction)} of the free HBM for KV"
-        case "static":
-            return f"{percent(fraction)} of HBM for weights and KV"
-        case _:
-            assert_never(of)
 
 
 _EDGE = 6  # columns of an edge of a frame that are no title

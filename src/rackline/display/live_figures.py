@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from rackline.report.axes import Layer, Measure, hover, text_of
-from rackline.report.figure import Figure
+from rackline.display.axes import Layer, Measure, hover, text_of
+from rackline.display.figure import Figure
 
 ROWS, MARKS, REGIONS, MEASURED = "rows", "marks", "regions", "measured"
 Scale = Literal["log", "linear"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
-from rackline.report.figure import Figure
+from rackline.display.figure import Figure
 
 Kind = Literal["seconds", "usd", "count", "bytes", "bytes_per_s", "flop", "flop_per_s", "share", "power", "number"]
 MINUTE, HOUR, DAY, YEAR = 60.0, 3600.0, 86400.0, 365.25 * 86400.0

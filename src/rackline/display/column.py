@@ -20,9 +20,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from rackline.display.terminal import bar
+from rackline.display.wording import Prose, Unit
 from rackline.plain import at_key, follow
-from rackline.report.terminal import bar
-from rackline.report.wording import Prose, Unit
 from rackline.units import (
     BYTE_STEPS,
     COUNT_STEPS,

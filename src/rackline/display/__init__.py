@@ -1,0 +1,1 @@
+"""What every screen is made of: tables, figures as data, numbers in words, drawings for the terminal."""

@@ -1,0 +1,211 @@
+"""Which serving engine a question is answered with: each is searched as if it were named, and they are weighed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rackline.bands import defaults
+from rackline.bands.stacks import StackCost, Stacks
+from rackline.passes import PassTime
+from rackline.search import kept_prefixes
+from rackline.search.choice import Choice
+from rackline.search.inputs import PlanInputs
+from rackline.search.plan import Contenders, Plan, Tried, least_energy
+from rackline.search.stacks import rules_of
+from rackline.system import System
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAnswer:
+    """The plan under one stack.
+
+    Args:
+        asked: of it.
+        plan: the best of each kind, the front, what was rejected.
+        power_caps: those that were tried for the least energy; empty where dollars count.
+        prefixes: that the best keeps and finds; None where prompts do not repeat.
+        stacks: all that were asked, of which this one is taken; None where there was one.
+        to_measure: the plan under the engine of which one measured server would tell most; None without a doubt.
+    """
+
+    asked: PlanInputs
+    plan: Plan
+    power_caps: tuple[Tried, ...] = ()
+    prefixes: kept_prefixes.KeptPrefixes | None = None
+    stacks: Stacks | None = None
+    to_measure: Plan | None = None
+
+
+def planned_under(
+    asked: PlanInputs,
+    known: Contenders | None = None,
+    below: float = math.inf,
+    tell_estimate: Callable[[Plan], None] | None = None,
+) -> EngineAnswer:
+    """The plan under one stack.
+
+    Args:
+        known: contenders by estimates, where they are known.
+        below: cost from which on the best need not be simulated to the end.
+        tell_estimate: is given the plan by estimates, before the best is simulated.
+    """
+    caps: tuple[Tried, ...] = ()
+
+    def planned(at: PlanInputs) -> Plan:
+        nonlocal caps
+        if at.demand.objective != "joules":
+            return at.plan(found=known, below=below, tell_estimate=tell_estimate)
+        found, caps = least_energy(at.system, at.demand, at.space, prefill=at.prefill)
+        return found
+
+    if asked.keeping is None:
+        plan, prefixes = planned(asked), None
+    else:
+        plan, prefixes = kept_prefixes.agreeing(
+            asked.keeping,
+            lambda hit: asked.with_hits(hit).plan(served=False),
+            lambda hit: planned(asked.with_hits(hit)),
+        )
+        if prefixes is not None and plan.best is not None:
+            prefixes = kept_prefixes.with_served_sessions(prefixes, plan, plan.best, asked.keeping)
+    return EngineAnswer(asked=asked, plan=plan, power_caps=caps, prefixes=prefixes)
+
+
+def choose_engine(asked: Sequence[PlanInputs], tell_estimate: Callable[[Plan], None] | None = None) -> EngineAnswer:
+    """Search under every engine, and return the answer under the one that is taken.
+
+    All are searched by their estimates, and the cheapest of these is simulated. Another one whose estimate is so dear
+    that the first can be called cheaper is simulated only at the rate at which it would still cost less than that, and
+    to the end where its limits hold there. Where the answer is more than the simulation of what a search finds, every
+    engine is answered in full.
+
+    Args:
+        asked: inputs of each engine, that of which most is known first.
+        tell_estimate: is given each plan by estimates, before its best is simulated.
+    """
+    first = asked[0]
+    if len(asked) == 1:
+        return planned_under(first, tell_estimate=tell_estimate)
+    inputs = {one.system.calibration.name: one for one in asked}
+    bounded = first.demand.objective != "joules" and first.keeping is None
+    estimates = {name: one.contenders() if bounded else None for name, one in inputs.items()}
+    answers: dict[str, EngineAnswer] = {}
+    costs: dict[str, StackCost] = {}
+    for name, one in sorted(inputs.items(), key=lambda item: _promise(item[1], estimates[item[0]])):
+        cost = _settled(one, estimates[name], costs.values())
+        if cost is None:
+            answers[name] = planned_under(one, estimates[name], tell_estimate=tell_estimate)
+            plan = answers[name].plan
+            cost = _cost(one, plan.best, plan.reason, None if plan.best is None else plan.cost_of(plan.best))
+        costs[name] = cost
+    weighed = Stacks.of([costs[name] for name in inputs])
+    if weighed is None:
+        name = next(iter(inputs))
+        return answers.get(name) or planned_under(first, estimates[name], tell_estimate=tell_estimate)
+    widest = answers[weighed.to_measure].plan if weighed.to_measure else None
+    return replace(answers[weighed.taken], stacks=weighed, to_measure=widest)
+
+
+def _promise(asked: PlanInputs, known: Contenders | None) -> tuple[bool, float]:
+    """Sort key of a stack: those first that can be called cheaper, then the cheapest by their estimates."""
+    one = _cost(asked, None if known is None else known.best)
+    return not one.stands, one.cost
+
+
+def _settled(asked: PlanInputs, known: Contenders | None, costs: Iterable[StackCost]) -> StackCost | None:
+    """A lower bound of the cost under a stack, where one that was simulated can be called cheaper than that.
+
+    Without an answer by estimates it is infinite; None where the stack could win, or nothing is known by estimates.
+    """
+    if known is None:
+        return None
+    estimate = _cost(asked, known.best, known.engines.reason)
+    if known.best is None:
+        return estimate
+    kinds = [
+        defaults.errors_of(estimate.stack, asked.system.model, asked.system.cluster.chip, pools=pools)
+        for pools in (False, True)
+    ]
+    below = min((other.beats_from(estimate.stack, kinds) for other in costs), default=math.inf)
+    if estimate.cost < below:
+        return None
+    best = planned_under(asked, known, below).plan.best
+    if best is not None and (best.sustained is not None or best.usd_with_leftover < below):
+        return None
+    return replace(estimate, cost=below, basis="bound")
+
+
+def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float | None = None) -> StackCost:
+    """The cost under the stack of a plan.
+
+    Args:
+        cost: what the plan has least of; dollars by default.
+    """
+    if best is None:
+        return stack_cost(asked.system, reason, version=asked.version)
+    usd = best.usd_with_leftover if cost is None else cost
+    offer = Offer(cost=usd, step=best.inside.decode, pools=best.prefill_pool is not None)
+    found = stack_cost(asked.system, offer, version=asked.version)
+    return found if best.sustained is None else replace(found, basis="simulated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a search finds under one stack.
+
+    Args:
+        cost: as of `StackCost`.
+        step: the decode step.
+        pools: whether prompts have chips of their own.
+        measurement: command line that measures such a server.
+    """
+
+    cost: float
+    step: PassTime
+    pools: bool
+    measurement: str = ""
+
+
+def stack_cost(system: System, offer: Offer | str, *, version: str = "") -> StackCost:
+    """The cost under a stack, with what is known of it.
+
+    Args:
+        system: under the stack.
+        offer: by estimates, or why there is none.
+        version: that is launched; the stack's own by default.
+    """
+    stack, chip, found = system.calibration.name, system.cluster.chip, None if isinstance(offer, str) else offer
+    rules = rules_of(system.calibration)
+    return StackCost(
+        stack=stack,
+        version=version or system.calibration.version or (rules.version if rules else ""),
+        cost=math.inf if found is None else found.cost,
+        basis="estimate",
+        own_share=0.0 if found is None else defaults.own_share(found.step, stack, chip),
+        errors=defaults.errors_of(stack, system.model, chip, pools=found is not None and found.pools),
+        reason=offer if isinstance(offer, str) else "",
+    )
+
+
+def choose_system(systems: Sequence[System], offer: Callable[[System], Offer | str]) -> tuple[System, Stacks | None]:
+    """Return the system of the engine that a search by estimates takes, and all that were asked.
+
+    Args:
+        systems: of each engine, that of which most is known first.
+        offer: what is found under one.
+
+    Returns:
+        The first system, and None, where there is no choice or nothing fits under any.
+    """
+    if len(systems) == 1:
+        return systems[0], None
+    offers = {one.calibration.name: offer(one) for one in systems}
+    weighed = Stacks.of([stack_cost(one, offers[one.calibration.name]) for one in systems])
+    if weighed is None:
+        return systems[0], None
+    widest = offers.get(weighed.to_measure)
+    if isinstance(widest, Offer):
+        weighed = replace(weighed, measurement=widest.measurement)
+    return next(one for one in systems if one.calibration.name == weighed.taken), weighed

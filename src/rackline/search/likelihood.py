@@ -1,0 +1,55 @@
+"""What measured servers say of a way to serve: intervals of its numbers, and how surely it meets its limits."""
+
+from __future__ import annotations
+
+from rackline.bands.bands import FOLLOWS, JOULES, Interval, evidence_of, has_servers, intervals, limit_band
+from rackline.search.candidate import Candidate
+from rackline.search.choice import Choice
+from rackline.system import Constraints, LimitRisk, Risk, System
+
+
+def intervals_of(candidate: Candidate | Choice, system: System) -> list[Interval]:
+    """Return the intervals of all predicted numbers of a way to serve; none for the ideal roofline."""
+    if system.calibration.name == "unit":
+        return []
+    chosen = candidate if isinstance(candidate, Choice) else None
+    whole = candidate if chosen is None else chosen.whole
+    metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
+    predicted = {metric: float(getattr(whole if hasattr(whole, metric) else candidate, metric)) for metric in metrics}
+    energy = chosen and chosen.energy
+    if energy is not None and energy.power.basis == "kernels":
+        predicted[JOULES] = energy.joules_per_output_token
+    return intervals(predicted, evidence_of(system, candidate.layout_kind))
+
+
+def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice | None = None) -> Risk | None:
+    """Return how surely a way to serve meets its limits; None where no measured server is like it.
+
+    Args:
+        without: the cheapest without headroom.
+    """
+    if not has_servers(system):
+        return None
+    found: list[LimitRisk] = []
+    for name, limit_s, percentile in limits.latencies():
+        band, predicted_s = limit_band(name, system, choice.layout_kind), choice.latency_s(name, percentile)
+        found.append(
+            LimitRisk(
+                metric=name,
+                limit_s=limit_s,
+                percentile=percentile,
+                predicted_s=predicted_s,
+                chance=band.share_within(limit_s / predicted_s),
+                low_s=predicted_s * band.low,
+                median_s=predicted_s * band.ratio_within(0.5),
+                high_s=predicted_s * band.high,
+                group=band.of.text(),
+                num_cases=band.num_cases,
+            )
+        )
+    return Risk(
+        limits=tuple(found),
+        confidence=limits.headroom and limits.headroom.share,
+        usd=choice.usd_with_leftover,
+        usd_without=without and without.usd_with_leftover,
+    )
