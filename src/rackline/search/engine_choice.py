@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from rackline.bands import defaults
 from rackline.bands.stacks import StackCost, Stacks
 from rackline.passes import PassTime
-from rackline.search import kept_prefixes
 from rackline.search.choice import Choice
 from rackline.search.inputs import PlanInputs
+from rackline.search.kept_prefixes import KeptPrefixes, agreeing, with_served_sessions
 from rackline.search.plan import Contenders, Plan, Tried, least_energy
 from rackline.search.stacks import rules_of
 from rackline.system import System
@@ -33,7 +33,7 @@ class EngineAnswer:
     asked: PlanInputs
     plan: Plan
     power_caps: tuple[Tried, ...] = ()
-    prefixes: kept_prefixes.KeptPrefixes | None = None
+    prefixes: KeptPrefixes | None = None
     stacks: Stacks | None = None
     to_measure: Plan | None = None
 
@@ -63,13 +63,13 @@ def planned_under(
     if asked.keeping is None:
         plan, prefixes = planned(asked), None
     else:
-        plan, prefixes = kept_prefixes.agreeing(
+        plan, prefixes = agreeing(
             asked.keeping,
             lambda hit: asked.with_hits(hit).plan(served=False),
             lambda hit: planned(asked.with_hits(hit)),
         )
         if prefixes is not None and plan.best is not None:
-            prefixes = kept_prefixes.with_served_sessions(prefixes, plan, plan.best, asked.keeping)
+            prefixes = with_served_sessions(prefixes, plan, plan.best, asked.keeping)
     return EngineAnswer(asked=asked, plan=plan, power_caps=caps, prefixes=prefixes)
 
 

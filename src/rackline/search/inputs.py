@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.hardware import Cluster
-from rackline.search import changes
+from rackline.search.changes import Asked, Held, ServingChanges, decoding_cost
 from rackline.search.kept_prefixes import Keeping
 from rackline.search.launch_plan import Checkpoints
 from rackline.search.misfit import Cost, Misfit
@@ -81,7 +81,7 @@ class PlanInputs:
         """
         demand, work, budgets = self.demand, self.demand.workload, [mode.max_batched_tokens for mode in self.modes]
 
-        def costing(held: changes.Held) -> Cost:
+        def costing(held: Held) -> Cost:
             at = held.asked
             shorter = replace(work, input_len=work.input_len + at.context_len - work.final_context)
             found = contenders(
@@ -92,7 +92,7 @@ class PlanInputs:
             )
             best = found.best
             if best is None:
-                return replace(changes.decoding_cost(held), reason=f"fits, but {found.engines.reason}")
+                return replace(decoding_cost(held), reason=f"fits, but {found.engines.reason}")
             return Cost(
                 layout=f"{best.layout.label()} · {best.precision.short()}",
                 step_s=best.tpot_s,
@@ -100,8 +100,8 @@ class PlanInputs:
                 usd_per_mtok=best.usd_with_leftover,
             )
 
-        return changes.ServingChanges(
-            asked=changes.Asked(
+        return ServingChanges(
+            asked=Asked(
                 system=self.system,
                 context_len=work.final_context,
                 layouts=self.space.layouts,
