@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import rackline as rl
-from rackline.api.resolve import read_sweep, setting
+from rackline.api.what_if import read_sweep, setting
 from rackline.cli.main import run
 from rackline.hardware import rack_bill
 from rackline.search.launch import Replica, launch_command

@@ -17,7 +17,6 @@ import yaml
 
 import rackline as rl
 from helpers import assert_parses, flag_tables, flags_of
-from rackline.api.planned import launch_options
 from rackline.arch import AppliedAdapter, Model, apply_adapter, model
 from rackline.errors import InputError
 from rackline.hardware import Cluster, cluster
@@ -30,6 +29,7 @@ from rackline.search.launch import Drafts, check_stack
 from rackline.search.launch_commands import PORT, LaunchCommand, Start, deployment_commands, starts_of
 from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of, longest_request
 from rackline.search.stacks import Role
+from rackline.search.starting import launch_options
 from rackline.serving.workload import Mixture, Mode, Workload
 
 TABLES = flag_tables()

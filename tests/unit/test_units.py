@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rackline import units
-from rackline.api.resolve import setting
+from rackline.api.what_if import setting
 from rackline.arch import model
 from rackline.errors import UnitError
 

@@ -10,7 +10,7 @@ import pytest
 
 import rackline as rl
 from helpers import model
-from rackline.api.resolve import setting
+from rackline.api.what_if import setting
 from rackline.cli.main import run
 from rackline.errors import InputError
 

@@ -11,21 +11,19 @@ from typing import Any, TypeAlias
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
 from rackline.api.plan_parts import PlanQuestion, plan_inputs
 from rackline.api.planned import (
-    KINDS,
     LAUNCH_AS,
+    MANIFEST_KINDS,
     Planned,
     PlannedOverTime,
-    Starting,
     WhatIf,
     following,
     following_text,
-    launch_options,
-    manifests_of,
 )
-from rackline.api.resolve import leading_number, named, read_sweep, setting
+from rackline.api.resolve import named
 from rackline.api.stacks import answered_by, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
+from rackline.api.what_if import leading_number, read_sweep, setting
 from rackline.errors import InputError, require
 from rackline.files import write_text
 from rackline.late import late
@@ -41,6 +39,7 @@ with late:
         choice_report,
         deployments_report,
         exports,
+        manifests,
         memory_report,
         plan_figures,
         plan_report,
@@ -54,6 +53,7 @@ with late:
         likelihood,
         misfit as search_misfit,
         served,
+        starting as search_starting,
     )
 
 
@@ -202,7 +202,7 @@ def _one(answer: Answered, kind: str) -> search.Plan:
 def _write_manifests(answer: Answered, path: Path, kind: str) -> None:
     starting = answer.result.starting if isinstance(answer.result, Planned) else None
     if starting is not None:
-        write_text(path, manifests_of(starting, kind), what="launch_as")
+        write_text(path, manifests.manifests_of(starting, kind), what="launch_as")
 
 
 def _documents(answer: Answered) -> Mapping[str, str]:
@@ -213,9 +213,9 @@ def _documents(answer: Answered) -> Mapping[str, str]:
     found: dict[str, str] = {}
     with contextlib.suppress(InputError):  # what cannot be expressed is said where it is asked for
         found["launch command"] = exports.commands_text(starting.commands())
-    for kind in KINDS:
+    for kind in MANIFEST_KINDS:
         with contextlib.suppress(InputError):
-            found[f"{kind} manifest"] = manifests_of(starting, kind)
+            found[f"{kind} manifest"] = manifests.manifests_of(starting, kind)
     return found
 
 
@@ -349,10 +349,10 @@ def _planned(question: PlanQuestion, stacks: list[inputs.PlanInputs], use: Use, 
     looser = asked.without_headroom()
     without = None if looser is None else engine_choice.planned_under(looser).plan.best
     rows = None if asked.drafts is None else tuple(extensions.plan_speculation(plan, asked.drafts or None))
-    starting = Starting(
+    starting = search_starting.Starting(
         plan=plan,
         checkpoints=asked.checkpoints,
-        options=launch_options(asked, plan, rows, prefixes),
+        options=search_starting.launch_options(asked, plan, rows, prefixes),
         kept_prefixes=prefixes is not None,
     )
     return Planned(

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rackline.api.answer import Watch
 from rackline.api.explain import ExplainQuestion
-from rackline.api.resolve import DERIVED, KEYS, resolve as resolved, setting
+from rackline.api.resolve import resolve as resolved
+from rackline.api.what_if import DERIVED, KEYS, setting
 from rackline.errors import RacklineError
 from rackline.hardware import Cluster
 from rackline.parallel import enumerate_layouts
