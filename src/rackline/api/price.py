@@ -14,7 +14,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CONFIDENCE, MOST_MARGIN, PUE, Served
 from rackline.api.model_options import MediaQuestion, media_of, with_media
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
-from rackline.api.prices import SearchedWays, offer_of, rent_of
+from rackline.api.prices import offer_of, rent_of
 from rackline.api.question import (
     MOST_SECONDS,
     MOST_USD,
@@ -41,7 +41,7 @@ from rackline.units import format_usd
 with late:
     from rackline import catalog, parallel, pricing, system as systems_of
     from rackline.bands import bands, stacks as bands_stacks
-    from rackline.pricing import costs, margins, offered
+    from rackline.pricing import costs, margins, offered, searched
     from rackline.report import pricing_figures, pricing_report
     from rackline.search import extensions
     from rackline.serving import workload
@@ -195,7 +195,7 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
 
 
 def sold_to(
-    one: PlanQuestion, sheet: pricing.Offered, ways: SearchedWays, steps: Sequence[float], watch: Watch
+    one: PlanQuestion, sheet: pricing.Offered, ways: searched.SearchedWays, steps: Sequence[float], watch: Watch
 ) -> pricing.Offered:
     """The sheet at the utilisation that traffic leaves: its requests pay the rent of their fleet with the margin.
 
@@ -395,9 +395,9 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         mixture=mixture,
     )
 
-    def ways_of(system: systems_of.System) -> SearchedWays:
+    def ways_of(system: systems_of.System) -> searched.SearchedWays:
         cluster = replace(system.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
-        return SearchedWays(
+        return searched.SearchedWays(
             system=replace(system, cluster=cluster),
             layouts=parallel.matching_layouts(asked.layout, system.model, cluster.num_chips),
             headroom=bands.headroom_of(asked.confidence, system),

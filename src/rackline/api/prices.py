@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.api.answer import Answer, Watch, asks
@@ -18,9 +18,9 @@ from rackline.units import format_count, parse_fraction
 
 with late:
     from rackline import hardware, parallel, passes, pricing, search, system as systems
-    from rackline.pricing import costs as pricing_costs
+    from rackline.pricing import searched
     from rackline.report import pricing_figures, pricing_report
-    from rackline.search import candidate, choice, engine_choice, space as search_space
+    from rackline.search import engine_choice
     from rackline.serving import workload
 
 
@@ -283,96 +283,8 @@ def costs_of(
     return min(found, key=lambda one: float(one.request_chip_s(request.input_len, request.output_len)[0]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedWays:
-    """The cheapest engine or pools that a plan would estimate, searched anew for each tier and limit.
-
-    Args:
-        system: in one precision; its cluster at the price of a chip-hour that counts.
-        layouts: that are left free; None for all.
-        headroom: below the limits; None where predictions may reach them.
-        found: what was searched before, by tier and limit.
-    """
-
-    system: systems.System
-    layouts: Sequence[parallel.Layout] | None
-    headroom: systems.Headroom | None = None
-    found: dict[tuple[float, float, float, float | None], pricing.Way | str] = field(
-        default_factory=dict[tuple[float, float, float, float | None], "pricing.Way | str"], compare=False
-    )
-
-    def cheapest(self, lengths: pricing.PromptLengths, output_len: float, tpot_s: float | None) -> pricing.Way | str:
-        """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, meets the limit [s].
-
-        Returns:
-            The way, or why there is none.
-        """
-        key = (lengths.from_len, lengths.until_len, output_len, tpot_s)
-        if key not in self.found:
-            self.found[key] = self._searched(lengths, output_len, tpot_s)
-        return self.found[key]
-
-    def _searched(self, lengths: pricing.PromptLengths, output_len: float, tpot_s: float | None) -> pricing.Way | str:
-        import numpy as np
-
-        lengths_asked = (
-            workload.Workload(input_len=lengths.mean, output_len=max(output_len, 2.0))
-            if lengths.known is None
-            else workload.Workload.of_mixture(lengths.known)
-        )
-        space, longest = (
-            search_space.Space.of(self.system, lengths_asked, search_space.SearchSpace(layouts=self.layouts)),
-            lengths.until_len,
-        )
-        holds = np.flatnonzero(space.holds(self.system.precision, None, longest + output_len))
-        layouts = [space.grid.layout(row) for row in holds.tolist()]
-        if not layouts:
-            return f"one sequence of {longest + output_len:,.0f} tokens does not fit on any replica"
-        if lengths.earned_at == "mean" and lengths.known is None:
-            # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
-            layouts = [layout for layout in layouts if layout.pp == 1] or layouts
-        found = search.contenders(
-            self.system,
-            systems.Demand(workload=lengths_asked, limits=systems.Constraints(tpot_s=tpot_s, headroom=self.headroom)),
-            search_space.SearchSpace(layouts=layouts),
-            open_loop=tpot_s is not None,  # where nobody waits for an answer, every slot is always taken
-        )
-        best = found.best
-        return found.engines.reason if best is None else self._way(best, lengths, output_len, tpot_s)
-
-    def _way(
-        self, found: choice.Choice, lengths: pricing.PromptLengths, output_len: float, tpot_s: float | None
-    ) -> pricing.Way:
-        first = found.prefill_pool
-        costs = pricing.TokenCosts.of(self.system, found.layout, found.mode)
-        prefill = None if first is None else pricing.TokenCosts.of(self.system, first.layout, first.mode)
-        # the same rent over all output tokens, those of engines on chips that are left over included
-        per_mtok = candidate.price_per_chip_s(self.system.cluster) * 1e6
-        per_mtok *= found.usd_per_mtok_output_all_in / found.usd_with_leftover
-        spread = 1.0  # of a mixture a plan counts the prompts as they are
-        if lengths.known is None:
-            prompts = prefill or costs
-            spread = pricing_costs.mean_prefill_chip_s(prompts, lengths) / float(
-                pricing_costs.prefill_chip_s(prompts, lengths.mean)[0]
-            )
-        used = found.num_chips + (found.leftover.num_chips if found.leftover else 0)
-        return pricing.Way(
-            costs=costs,
-            prefill=prefill,
-            lengths=lengths,
-            output_len=output_len,
-            tpot_limit_s=tpot_s,
-            scheduler=found.mode.label() if first is None else "prompts and outputs apart",
-            batch_size=float(found.batch_size),
-            tpot_s=found.tpot_s,
-            input_chip_s=spread * found.usd_per_mtok_input / per_mtok,
-            output_chip_s=found.usd_per_mtok_output / per_mtok,
-            used_share=used / found.billed_chips,
-        )
-
-
 def offer_of(
-    ways: SearchedWays, lengths: pricing.PromptLengths, terms: pricing.Terms, rent: pricing.Rent
+    ways: searched.SearchedWays, lengths: pricing.PromptLengths, terms: pricing.Terms, rent: pricing.Rent
 ) -> engine_choice.Offer | str:
     """What the mean request of a tier costs in the standard mode under the stack of some ways, or why there is none.
 
