@@ -36,7 +36,7 @@ class SearchedWays:
     )
 
     def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
-        """Return the cheapest that holds the longest prompt of the tier and meets a limit [s] at the mean of its lengths.
+        """Return the cheapest that holds the longest prompt of the tier and meets a limit [s] at the mean prompt.
 
         Returns:
             The way, or why there is none.
