@@ -19,10 +19,10 @@ from rackline.system import System
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAnswer:
-    """The plan under one stack.
+    """A plan under one engine.
 
     Args:
-        asked: of it.
+        asked: what was searched.
         plan: the best of each kind, the front, what was rejected.
         power_caps: those that were tried for the least energy; empty where dollars count.
         prefixes: that the best keeps and finds; None where prompts do not repeat.
@@ -44,7 +44,7 @@ def planned_under(
     below: float = math.inf,
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> EngineAnswer:
-    """The plan under one stack.
+    """Search a plan under one engine.
 
     Args:
         known: contenders by estimates, where they are known.
@@ -88,36 +88,37 @@ def choose_engine(asked: Sequence[PlanInputs], tell_estimate: Callable[[Plan], N
     first = asked[0]
     if len(asked) == 1:
         return planned_under(first, tell_estimate=tell_estimate)
-    inputs = {one.system.calibration.name: one for one in asked}
+    by_name = {inputs.system.calibration.name: inputs for inputs in asked}
     bounded = first.demand.objective != "joules" and first.keeping is None
-    estimates = {name: one.contenders() if bounded else None for name, one in inputs.items()}
+    estimates = {name: inputs.contenders() if bounded else None for name, inputs in by_name.items()}
     answers: dict[str, EngineAnswer] = {}
     costs: dict[str, StackCost] = {}
-    for name, one in sorted(inputs.items(), key=lambda item: _promise(item[1], estimates[item[0]])):
-        cost = _settled(one, estimates[name], costs.values())
+    for name, inputs in sorted(by_name.items(), key=lambda item: _promise(item[1], estimates[item[0]])):
+        cost = _settled(inputs, estimates[name], costs.values())
         if cost is None:
-            answers[name] = planned_under(one, estimates[name], tell_estimate=tell_estimate)
+            answers[name] = planned_under(inputs, estimates[name], tell_estimate=tell_estimate)
             plan = answers[name].plan
-            cost = _cost(one, plan.best, plan.reason, None if plan.best is None else plan.cost_of(plan.best))
+            cost = _cost(inputs, plan.best, plan.reason, None if plan.best is None else plan.cost_of(plan.best))
         costs[name] = cost
-    weighed = Stacks.of([costs[name] for name in inputs])
+    weighed = Stacks.of([costs[name] for name in by_name])
     if weighed is None:
-        name = next(iter(inputs))
+        name = next(iter(by_name))
         return answers.get(name) or planned_under(first, estimates[name], tell_estimate=tell_estimate)
     widest = answers[weighed.to_measure].plan if weighed.to_measure else None
     return replace(answers[weighed.taken], stacks=weighed, to_measure=widest)
 
 
 def _promise(asked: PlanInputs, known: Contenders | None) -> tuple[bool, float]:
-    """Sort key of a stack: those first that can be called cheaper, then the cheapest by their estimates."""
-    one = _cost(asked, None if known is None else known.best)
-    return not one.stands, one.cost
+    """Return the sort key of an engine: first those that can be called cheaper, then the cheapest by their estimates."""
+    cost = _cost(asked, None if known is None else known.best)
+    return not cost.stands, cost.cost
 
 
 def _settled(asked: PlanInputs, known: Contenders | None, costs: Iterable[StackCost]) -> StackCost | None:
-    """A lower bound of the cost under a stack, where one that was simulated can be called cheaper than that.
+    """Return a lower bound of the cost under an engine, if one that was simulated can be called cheaper than that.
 
-    Without an answer by estimates it is infinite; None where the stack could win, or nothing is known by estimates.
+    Returns:
+        An infinite cost without an answer by estimates. None if the engine could win, or nothing is estimated.
     """
     if known is None:
         return None
@@ -138,7 +139,7 @@ def _settled(asked: PlanInputs, known: Contenders | None, costs: Iterable[StackC
 
 
 def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float | None = None) -> StackCost:
-    """The cost under the stack of a plan.
+    """Return the cost under the engine of a plan.
 
     Args:
         cost: what the plan has least of; dollars by default.
@@ -153,7 +154,7 @@ def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a search finds under one stack.
+    """The deployment that a search by estimates finds under one engine.
 
     Args:
         cost: as of `StackCost`.
@@ -169,7 +170,7 @@ class Offer:
 
 
 def stack_cost(system: System, offer: Offer | str, *, version: str = "") -> StackCost:
-    """The cost under a stack, with what is known of it.
+    """Return the cost under an engine, with the errors of its measured servers.
 
     Args:
         system: under the stack.
