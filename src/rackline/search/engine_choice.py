@@ -109,7 +109,7 @@ def choose_engine(asked: Sequence[PlanInputs], tell_estimate: Callable[[Plan], N
 
 
 def _promise(asked: PlanInputs, known: Contenders | None) -> tuple[bool, float]:
-    """Return the sort key of an engine: first those that can be called cheaper, then the cheapest by their estimates."""
+    """Return the sort key of an engine: those that can be called cheaper first, then by estimates."""
     cost = _cost(asked, None if known is None else known.best)
     return not cost.stands, cost.cost
 
