@@ -73,16 +73,36 @@ ASKED_NIGHTLY: dict[Kind, tuple[str, ...]] = {
 }
 
 
-def commands(asked: dict[Kind, tuple[str, ...]], *marks: pytest.MarkDecorator) -> list[object]:
-    """Return the commands about each kind of entry, one parameter for each pattern of a command."""
+IN_EVERY_RUN = 3  # one entry in so many is asked in every run, all of them nightly
+
+
+def commands(asked: dict[Kind, tuple[str, ...]], *, every: int, nightly: bool) -> list[object]:
+    """Return the commands about each kind of entry, one parameter for each pattern of a command.
+
+    Args:
+        every: one entry in so many is asked.
+        nightly: whether the commands run nightly.
+    """
+    marks = [pytest.mark.nightly] if nightly else []
     return [
-        pytest.param([pattern.format(name) for name in names(kind)], marks=marks, id=f"{kind}: {pattern.split()[0]}")
+        pytest.param(
+            [pattern.format(name) for name in list(names(kind))[place % every :: every]],
+            marks=marks,
+            id=f"{kind}: {pattern.split()[0]}{' of all' if nightly else ''}",
+        )
         for kind, patterns in asked.items()
-        for pattern in patterns
+        for place, pattern in enumerate(patterns)
     ]
 
 
-@pytest.mark.parametrize("asked", [*commands(ASKED), *commands(ASKED_NIGHTLY, pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *commands(ASKED, every=IN_EVERY_RUN, nightly=False),
+        *commands(ASKED, every=1, nightly=True),
+        *commands(ASKED_NIGHTLY, every=1, nightly=True),
+    ],
+)
 def test_every_entry_is_answered_or_refused_in_one_line(asked: list[str]) -> None:
     faults: dict[str, str] = {}
     with asking() as here:
