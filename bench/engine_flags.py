@@ -63,7 +63,7 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
     from rackline.passes import calibration
     from rackline.search import SearchSpace, plan
     from rackline.search.launch_plan import LaunchOptions, plan_commands
-    from rackline.search.stacks import launch_rules
+    from rackline.search.launch_rules import launch_rules
     from rackline.serving.workload import Workload
     from rackline.system import Constraints, Demand, System
 

@@ -16,7 +16,7 @@ from rackline.arch import Model
 from rackline.hardware import cluster
 from rackline.search import Choice, Plan
 from rackline.search.candidate import Pool
-from rackline.search.stacks import Asked, Role, launch_rules
+from rackline.search.launch_rules import Asked, Role, launch_rules
 
 FLAGS = flags_of_engines()
 

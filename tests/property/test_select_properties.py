@@ -17,8 +17,8 @@ from rackline.parallel import Layout, Routing
 from rackline.passes import calibration
 from rackline.passes.features import Array
 from rackline.search import Basis, SearchSpace
-from rackline.search.engines import CONTENDERS, select
 from rackline.search.points import OperatingPoints, idle_chips, least_cost, pareto_front
+from rackline.search.single_engines import CONTENDERS, select
 from rackline.search.space import Space
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints

@@ -19,7 +19,7 @@ from rackline.report.exports import manifest_text
 from rackline.search.containers import compose_file
 from rackline.search.launch import Replica, launch_command
 from rackline.search.launch_commands import LaunchCommand, placed
-from rackline.search.stacks import Role
+from rackline.search.launch_rules import Role
 from rackline.serving.workload import Mode, Workload
 
 SCHEMA: dict[str, Any] = json.loads(

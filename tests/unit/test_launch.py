@@ -18,8 +18,8 @@ from rackline.parallel import Layout, enumerate_layouts, precision
 from rackline.search.launch import Replica, launch_command
 from rackline.search.launch_commands import LaunchCommand
 from rackline.search.launch_plan import Checkpoints, Loaded, checkpoint
+from rackline.search.launch_rules import Asked, Role, launch_rules
 from rackline.search.space import default_modes
-from rackline.search.stacks import Asked, Role, launch_rules
 from rackline.serving.stack import stack
 from rackline.serving.workload import Mode, Workload
 from rackline.system import default_precisions

@@ -16,8 +16,8 @@ from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, precision
 from rackline.passes import calibration
 from rackline.search import Plan, SearchSpace
 from rackline.search.candidate import PoolPair
+from rackline.search.launch_rules import CHECKS, Asked, launch_rules, rules_of
 from rackline.search.pools import without_context
-from rackline.search.stacks import CHECKS, Asked, launch_rules, rules_of
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints
 

@@ -28,7 +28,7 @@ from rackline.search.kubernetes import kubernetes_manifests
 from rackline.search.launch import Drafts, check_stack
 from rackline.search.launch_commands import PORT, LaunchCommand, Start, deployment_commands, starts_of
 from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of, longest_request
-from rackline.search.stacks import Role
+from rackline.search.launch_rules import Role
 from rackline.search.starting import launch_options
 from rackline.serving.workload import Mixture, Mode, Workload
 

@@ -28,7 +28,7 @@ from rackline.search.kubernetes import (
 )
 from rackline.search.launch import Replica, launch_command
 from rackline.search.launch_commands import PORT, LaunchCommand
-from rackline.search.stacks import Role
+from rackline.search.launch_rules import Role
 from rackline.serving.workload import Mode, Workload
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "manifest_schemas"

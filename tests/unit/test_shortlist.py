@@ -12,8 +12,8 @@ from rackline.passes import calibration
 from rackline.passes.features import Array
 from rackline.plain import plain
 from rackline.search import pareto_front
-from rackline.search.engines import nearest_violations
 from rackline.search.points import OperatingPoints, Shortlist
+from rackline.search.single_engines import nearest_violations
 from rackline.serving.workload import Workload
 from rackline.system import Constraints
 

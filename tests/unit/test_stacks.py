@@ -14,7 +14,7 @@ from rackline.api.plan import Planned, WhatIf
 from rackline.api.question import options
 from rackline.bands.bands import LIMITED, SHARES, Band, Evidence, shipped_bands
 from rackline.bands.defaults import stacks_on
-from rackline.bands.stacks import SURE, StackCost, Stacks, drawn
+from rackline.bands.stack_choice import SURE, StackCost, Stacks, drawn
 
 pytestmark = pytest.mark.usefixtures("searched_once")
 

@@ -42,7 +42,7 @@ with late:
         inputs,
         kept_prefixes,
         launch as search_launch,
-        stacks as search_stacks,
+        launch_rules,
     )
     from rackline.serving import fleet, workload as serving_workload
     from rackline.simulation import policies, prefix_cache
@@ -216,7 +216,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         space=search.SearchSpace(
             modes=modes or None,
             layouts=layouts,
-            rules=search_stacks.launch_rules(engine, version) if engine else None,
+            rules=launch_rules.launch_rules(engine, version) if engine else None,
             any_layout=question.any_layout,
         ),
         prefill=search.PrefillPool(system=ahead, layouts=pool_layouts)

@@ -16,7 +16,7 @@ from rackline.units import format_seconds, format_usd
 with late:
     from rackline import search, system as systems
     from rackline.api import scaled, scaling, simulate_options
-    from rackline.bands import bands, stacks as bands_stacks
+    from rackline.bands import bands, stack_choice
     from rackline.display import column, wording
     from rackline.report import exports
     from rackline.search import (
@@ -93,7 +93,7 @@ class Planned:
     starting: search_starting.Starting | None = None
     power_caps: tuple[search.Tried, ...] | None = None
     prefixes: kept_prefixes.KeptPrefixes | None = None
-    stacks: bands_stacks.Stacks | None = None
+    stacks: stack_choice.Stacks | None = None
     risk: systems.Risk | None = None
     misfit: search_misfit.Misfit | None = None
     sample: served.FewRequests | None = None
@@ -146,7 +146,7 @@ class WhatIf:
     what_if: str
     points: tuple[search.WhatIfPoint, ...]
     answers: tuple[Planned, ...]
-    stacks: bands_stacks.Stacks | None = None
+    stacks: stack_choice.Stacks | None = None
 
     @property
     def rows(self) -> tuple[AtValue, ...]:

@@ -40,7 +40,7 @@ from rackline.units import format_usd
 
 with late:
     from rackline import catalog, parallel, pricing, system as systems_of
-    from rackline.bands import bands, stacks as bands_stacks
+    from rackline.bands import bands, stack_choice
     from rackline.pricing import costs, margins, offered, searched
     from rackline.report import pricing_figures, pricing_report
     from rackline.search import extensions
@@ -254,7 +254,7 @@ class Priced:
 
     offered: pricing.Offered
     use: Use | None = None
-    stacks: bands_stacks.Stacks | None = None
+    stacks: stack_choice.Stacks | None = None
     against: margins.Sold | None = None
 
 

@@ -13,7 +13,7 @@ from rackline.late import late
 
 with late:
     from rackline import search, system as systems
-    from rackline.bands import defaults, stacks as weighing
+    from rackline.bands import defaults, stack_choice
     from rackline.report import stacks_report
     from rackline.search import engine_choice, inputs, launch
 
@@ -94,7 +94,7 @@ def estimated_by(
     systems: Sequence[systems.System],
     offer: Callable[[systems.System], engine_choice.Offer | str],
     watch: Watch,
-) -> tuple[systems.System, weighing.Stacks | None]:
+) -> tuple[systems.System, stack_choice.Stacks | None]:
     """Return the system of the engine that a search by estimates takes, which is noted, and all that were asked.
 
     Args:
@@ -107,7 +107,9 @@ def estimated_by(
     return system, stacks
 
 
-def _line(stacks: weighing.Stacks, system: systems.System, question: OnCluster, watch: Watch, unit: str = "$") -> str:
+def _line(
+    stacks: stack_choice.Stacks, system: systems.System, question: OnCluster, watch: Watch, unit: str = "$"
+) -> str:
     """Which stack is taken, and which one where none are compared if it is another."""
     usual = defaults.default_stack(*as_published(question, system.model, system.cluster, watch))
     return stacks_report.stacks_line(stacks, unit, usual)

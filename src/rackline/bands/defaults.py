@@ -1,7 +1,7 @@
 """The stack that is taken where none is named and nothing is searched: that of which most is known.
 
 Known are kernels, by the share of a usual decode step that stands on rows measured under the stack on the chip, and
-servers, by how wide the errors of measured ones are. `rackline.bands.stacks` compares what stacks cost.
+servers, by how wide the errors of measured ones are. `rackline.bands.stack_choice` compares what stacks cost.
 """
 
 from __future__ import annotations

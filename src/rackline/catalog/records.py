@@ -283,7 +283,7 @@ Admission = Literal["chunked", "prefill_first", "decode_first"]
 
 
 class LaunchRule(Record):
-    """One rule; which of the parameters it reads is stated in `rackline.search.stacks`.
+    """One rule; which of the parameters it reads is stated in `rackline.search.launch_rules`.
 
     Args:
         says: The rule in one line, as a rejected layout is told.

@@ -6,7 +6,7 @@ import math
 
 from rich.console import Group, RenderableType
 
-from rackline.bands.stacks import StackCost, Stacks, Weighed
+from rackline.bands.stack_choice import StackCost, Stacks, Weighed
 from rackline.display.column import Column, Sheet
 from rackline.display.wording import Prose, money, percent, written
 from rackline.search import Plan

@@ -2,10 +2,10 @@
 
 from rackline.search.candidate import Basis, Candidate, Pool, PoolPair
 from rackline.search.choice import Choice, Inside, Serving
-from rackline.search.engines import Rejected
 from rackline.search.plan import Contenders, Plan, Tried, WhatIfPoint, contenders, least_energy, plan
 from rackline.search.points import pareto_front
 from rackline.search.pools import Disaggregated
+from rackline.search.single_engines import Rejected
 from rackline.search.space import BATCH_GRID, PrefillPool, SearchSpace, default_modes
 
 __all__ = [

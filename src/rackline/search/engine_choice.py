@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rackline.bands import defaults
-from rackline.bands.stacks import StackCost, Stacks
+from rackline.bands.stack_choice import StackCost, Stacks
 from rackline.passes import PassTime
 from rackline.search.choice import Choice
 from rackline.search.inputs import PlanInputs
 from rackline.search.kept_prefixes import KeptPrefixes, agreeing, with_served_sessions
+from rackline.search.launch_rules import rules_of
 from rackline.search.plan import Contenders, Plan, Tried, least_energy
-from rackline.search.stacks import rules_of
 from rackline.system import System
 
 
@@ -75,6 +75,8 @@ def planned_under(
 
 def choose_engine(asked: Sequence[PlanInputs], tell_estimate: Callable[[Plan], None] | None = None) -> EngineAnswer:
     """Search under every engine, and return the answer under the one that is taken.
+
+    The rule is `Stacks.of` in `rackline.bands.stack_choice`, the order of the engines `rackline.bands.defaults`.
 
     All are searched by their estimates, and the cheapest of these is simulated. Another one whose estimate is so dear
     that the first can be called cheaper is simulated only at the rate at which it would still cost less than that, and

@@ -15,11 +15,11 @@ from rackline.hardware import Cluster, drawn_w
 from rackline.parallel import Deployment, Layout, LayoutGrid, Precision
 from rackline.search.candidate import Candidate, PoolPair
 from rackline.search.choice import Choice, Energy, Leftover
-from rackline.search.engines import EngineSearch, Rejected, with_a_sure_one
+from rackline.search.launch_rules import Role
 from rackline.search.pools import PoolSearch, without_context
 from rackline.search.served import Service
+from rackline.search.single_engines import EngineSearch, Rejected, with_a_sure_one
 from rackline.search.space import PrefillPool, Space, every_layout
-from rackline.search.stacks import Role
 from rackline.search.sustained_rate import (
     MOST_LOAD,
     RESOLVED,

@@ -21,7 +21,7 @@ from rackline.arch import AppliedAdapter
 from rackline.errors import InputError, nearest_names
 from rackline.parallel import Layout, Precision
 from rackline.search.launch_commands import LaunchCommand, adapter_words, alignment_words, chosen
-from rackline.search.stacks import Role, launch_rules, version_numbers
+from rackline.search.launch_rules import Role, launch_rules, version_numbers
 from rackline.serving.workload import Mode, Workload
 
 STACKS = ("vllm", "sglang", "trtllm", "llama-cpp")

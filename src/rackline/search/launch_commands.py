@@ -23,7 +23,7 @@ from typing import Literal
 from rackline.arch import AppliedAdapter
 from rackline.catalog import launch_rules_record
 from rackline.hardware import Cluster
-from rackline.search.stacks import Role
+from rackline.search.launch_rules import Role
 from rackline.serving.alignment import Alignment
 from rackline.serving.stack import stack as engine_stack
 

@@ -14,8 +14,8 @@ from rackline.search.candidate import Pool
 from rackline.search.choice import Choice
 from rackline.search.launch import Drafts, Replica, check_stack, launch_command
 from rackline.search.launch_commands import LaunchCommand, placed
+from rackline.search.launch_rules import Role
 from rackline.search.plan import Plan
-from rackline.search.stacks import Role
 from rackline.serving.workload import Mode, Workload
 
 # Longest request over the mean one where lengths are typical ones. Public traces, rounded up: 3.8 (Azure 2023, code),

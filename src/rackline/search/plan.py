@@ -20,13 +20,13 @@ from rackline.errors import InputError
 from rackline.hardware import Cluster, billing, checked_cap
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.search.engines import Engines, EngineSearch, Rejected
 from rackline.search.estimates import numbering
 from rackline.search.finalists import better_refused, better_refused_pair, energy_of, serve_kinds, with_leftover
 from rackline.search.misfit import ClusterNeed
 from rackline.search.points import firsts
 from rackline.search.pools import Disaggregated, PoolSearch
 from rackline.search.served import Service
+from rackline.search.single_engines import Engines, EngineSearch, Rejected
 from rackline.search.space import ANY_POOL, PrefillPool, SearchSpace, Space
 from rackline.system import Constraints, Demand, Objective, System
 
@@ -206,6 +206,9 @@ def plan(
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
+
+    In three steps: `contenders` ranks by estimates, `rackline.search.finalists` simulates the cheapest in turn, and
+    `rackline.search.sustained_rate` finds the rate at which each still meets its limits.
 
     Args:
         system: model, cluster, kernels and engine.

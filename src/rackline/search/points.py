@@ -1,7 +1,8 @@
 """The table of operating points: layout × precision × mode × batch with times, memory, rate, cost and what binds.
 
-Estimators (`rackline.search.estimates`) fill its columns, each on a basis of its own, and `rackline.search.engines`
-picks from it for every question. A search of any size keeps only those points that can still be in an answer.
+Estimators (`rackline.search.estimates`) fill its columns, each on a basis of its own, and
+`rackline.search.single_engines` picks from it for every question. A search of any size keeps only those points that
+can still be in an answer.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from rackline.passes.features import Array
 from rackline.rounding import rounded
 from rackline.search.candidate import MANY_RANKS, Pool, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
-from rackline.search.engines import CONTENDERS
 from rackline.search.points import firsts, pareto_front
 from rackline.search.pool_pairs import Budget, Pairs, pair
 from rackline.search.pool_points import (
@@ -30,6 +29,7 @@ from rackline.search.pool_points import (
     prefill_points,
     undominated,
 )
+from rackline.search.single_engines import CONTENDERS
 from rackline.search.space import Part, Space
 from rackline.serving.disaggregated import kv_transfer, prefill_chunk, shared_level
 from rackline.serving.workload import Mode, Workload

@@ -16,7 +16,7 @@ from rackline.parallel.work import most_sequences
 from rackline.passes import Batch, ExpertLoad
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
-from rackline.search.stacks import Asked, LaunchRules, Role, rules_of
+from rackline.search.launch_rules import Asked, LaunchRules, Role, rules_of
 from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload, parse_mode

@@ -72,11 +72,11 @@ class Stack(CatalogueObject):
 
     Args:
         admission: How prompts enter: "chunked", "prefill_first" or "decode_first".
-        max_batched_tokens: Tokens of a pass of one rank [tokens].
+        max_batched_tokens: Tokens of a pass of one rank (vLLM: max_num_batched_tokens) [tokens].
         offline_batched_tokens: The same where the engine's class for offline use is called instead of its server;
             max_batched_tokens if missing [tokens].
-        max_num_seqs: Sequences that one rank decodes at most [sequences].
-        memory_fraction: Share of HBM that the server uses [fraction].
+        max_num_seqs: Sequences that one rank decodes at most; a plan sets its own [sequences].
+        memory_fraction: Share of HBM that the server uses (vLLM: gpu_memory_utilization) [fraction].
         fraction_of: What memory_fraction is of: "memory" (all that the server holds), "free" (the cache, of what the
             rest leaves) or "static" (weights and cache).
         reserve: Cache that must be free for a request to start: "chunk" (of its next pass) or "final" (of the whole

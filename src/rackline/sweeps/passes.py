@@ -25,7 +25,7 @@ from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch, PassTable
 from rackline.passes.features import Array, as_array
 from rackline.plain import plain
-from rackline.search.stacks import Asked, rules_of
+from rackline.search.launch_rules import Asked, rules_of
 from rackline.serving.steady import Engine
 from rackline.sweeps.file import SweepFile
 from rackline.sweeps.space import POINTS, Lane, Level, Part, Rate, resolve

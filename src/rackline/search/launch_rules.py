@@ -1,6 +1,6 @@
-"""Serving stacks: what each starts with (its launch rules), which were measured on a chip, and what stands on that.
+"""Launch rules of serving engines: the layouts and data types that an engine refuses to start, and why.
 
-What can be said of their costs, given how far off each of them was, is `rackline.bands.stacks`.
+The words of a refusal are in `catalog/data/launch_rules`. Which engine is taken is in `rackline.bands.stack_choice`.
 """
 
 from __future__ import annotations
