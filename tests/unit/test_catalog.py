@@ -180,7 +180,7 @@ def test_a_stack_holds_what_was_measured_under_it_and_says_how_well_it_fits(stac
     }
     narrow = [e for e in record.operation if e.operation_class == "gemm" and e.dtype in ("fp8", "fp8_block", "fp4")]
     assert narrow
-    assert all(entry.overhead_s == launch[entry.chip] for entry in narrow)
+    assert all(entry.overhead_s == pytest.approx(launch[entry.chip], rel=0.05) for entry in narrow)
 
 
 def test_generic_holds_generations_and_what_stacks_share() -> None:
