@@ -133,7 +133,7 @@ sys.exit(run())
 @pytest.mark.parametrize(
     ("words", "hook"),
     [
-        (["plan", "llama-3.1-8b", *SMALL], "import rackline.search as it; it.plan; it.plan = interrupted"),
+        (["plan", "llama-3.1-8b", *SMALL], "import rackline.search.inputs as it; it.plan; it.plan = interrupted"),
         (["validate", str(CASES)], "import rackline.validation as it; it.validate; it.validate = interrupted"),
         (["ask", "questions.toml"], "import rackline.api.ask as it; it.ask_one = interrupted"),
     ],
