@@ -75,6 +75,30 @@ def test_no_module_imports_from_a_package_that_imports_it() -> None:
     assert not found
 
 
+def test_no_late_import_names_a_module_that_its_package_hides() -> None:
+    """`with late: from rackline.search import plan` gives the module, or the function if the package has run."""
+    hidden: dict[str, set[str]] = {}
+    for package in (ROOT / "src" / "rackline").glob("*/**/__init__.py"):
+        handed_out = {name.asname or name.name for node in imports_from(package) for name in node.names}
+        name = ".".join(package.parent.relative_to(ROOT / "src").parts)
+        hidden[name] = handed_out & {path.stem for path in package.parent.glob("*.py")}
+    assert "plan" in hidden["rackline.search"]
+    found: list[str] = []
+    for path in sorted((ROOT / "src" / "rackline").rglob("*.py")):
+        blocks = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.With)]
+        late_imports = [
+            node for block in blocks if ast.unparse(block.items[0]) == "late" for node in block.body
+            if isinstance(node, ast.ImportFrom)
+        ]  # fmt: skip
+        found += [
+            f"{path.relative_to(ROOT)}:{node.lineno} {name.name}"
+            for node in late_imports
+            for name in node.names
+            if name.name in hidden.get(node.module or "", ())
+        ]
+    assert not found
+
+
 @pytest.mark.parametrize("module", ["rackline", "rackline.cli.main"])
 def test_start_up_loads_nothing_heavy(module: str) -> None:
     code = f"import json, sys, {module}; print(json.dumps(sorted({{m.partition('.')[0] for m in sys.modules}})))"

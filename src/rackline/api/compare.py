@@ -22,7 +22,7 @@ with late:
     from rackline import hardware, parallel, search
     from rackline.parallel import layout as parallel_layout
     from rackline.report import compare_report, deployments_report, plan_figures
-    from rackline.search import extensions, inputs, likelihood, plan as search_plan
+    from rackline.search import extensions, inputs, likelihood
 
 
 @question
@@ -372,9 +372,9 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
         RacklineError: as `plan`.
     """
     full, uses = zip(*(with_use(one.question) for one in asked), strict=True)
-    inputs = [stack_inputs(each, watch) for each in full]  # refuses before anything is searched
+    searched = [stack_inputs(each, watch) for each in full]  # refuses before anything is searched
     plans: list[tuple[inputs.PlanInputs, search.Plan]] = []
-    for one, each, given in zip(reversed(asked), reversed(full), reversed(inputs), strict=True):
+    for one, each, given in zip(reversed(asked), reversed(full), reversed(searched), strict=True):
         with watch.moving(f"planning {one.name}"):
             if one.now is None:
                 taken = answered_by(each, given, watch, of=one.name if len(asked) > 1 else "")
@@ -442,4 +442,4 @@ def _running(given: inputs.PlanInputs, now: Now) -> search.Plan:
         batches=np.array([now.batch_size // ranks], dtype=float),
         modes=given.space.modes or [given.system.stack.mode()],
     )
-    return search_plan(given.system, given.demand, space, prefill=None, served=False)
+    return search.plan(given.system, given.demand, space, prefill=None, served=False)
