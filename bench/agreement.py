@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from leaves import ABSENT, leaf_pairs, same  # a sibling in this folder
+from leaves import ABSENT, close, is_number, leaf_pairs, same  # a sibling in this folder
 
 import rackline as rl
 from rackline.api.answer import Watch
@@ -296,9 +296,12 @@ def differences(before: Any, after: Any, *, keys: bool = False) -> Iterator[str]
     refusals = [str(answer.get("refused", "answered")) for answer in (before, after)]
     if refusals != ["answered", "answered"]:
         before, after = ({"refused": _plain(text)} for text in refusals)
-    for place, left, right in leaf_pairs(before, after, skip=VOLATILE):
-        one_sided = ABSENT in (left, right) and not place.endswith("]")
-        if not (same(left, right, TOLERANCE) or (keys and one_sided)):
+    stable = [{key: value for key, value in answer.items() if key not in VOLATILE} for answer in (before, after)]
+    for place, left, right in leaf_pairs(*stable):
+        if keys and ABSENT in (left, right) and not place.endswith("]"):
+            continue
+        equal = close if is_number(left) and is_number(right) else same  # a table may hold a count as a float
+        if not equal(left, right, TOLERANCE):
             yield f"{place}: {str(left)[:120]}, here {str(right)[:120]}"
 
 

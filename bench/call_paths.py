@@ -14,34 +14,20 @@ import contextlib
 import io
 import shlex
 import sys
-import tomllib
 from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "rackline"
-
-
-def layers() -> dict[str, int]:
-    """Return the height of each package, 0 for the lowest line of the import contract."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    lines = [line.replace("|", ":").split(":") for line in contracts[0]["layers"]]
-    return {name.strip(): height for height, line in enumerate(reversed(lines)) for name in line}
+from packages import SRC, levels  # a sibling in this folder
 
 
 class Calls:
-    """Calls between layers while a command runs.
+    """Counts the calls that go up between layers while a command runs."""
 
-    Args:
-        heights: of each package.
-    """
-
-    def __init__(self, heights: dict[str, int]) -> None:
-        self.heights = heights
+    def __init__(self) -> None:
+        # the lowest line of the contract has height 0
+        self.heights = {name: height for height, line in enumerate(reversed(levels())) for name in line}
         self.up: Counter[tuple[str, str]] = Counter()
         self._places: dict[str, tuple[str, str] | None] = {}
 
@@ -52,7 +38,7 @@ class Calls:
         file = frame.f_code.co_filename
         if file not in self._places:
             path = Path(file)
-            module = path.relative_to(PACKAGE).with_suffix("").as_posix() if PACKAGE in path.parents else ""
+            module = path.relative_to(SRC).with_suffix("").as_posix() if SRC in path.parents else ""
             package = module.partition("/")[0]
             self._places[file] = (package, module) if self.heights.get(package, 0) > 0 else None
         found = self._places[file]
@@ -82,7 +68,7 @@ def main() -> int:
     words = shlex.split(options.command)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         run(words)  # what is loaded at first use is loaded now
-    calls = Calls(layers())
+    calls = Calls()
     sys.setprofile(calls)
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -41,16 +41,21 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def close(before: float, after: float, rel: float) -> bool:
+    """Return whether two numbers are equal within a relative tolerance; NaN equals NaN."""
+    both_nan = math.isnan(before) and math.isnan(after)
+    return both_nan or math.isclose(before, after, rel_tol=rel, abs_tol=1e-300)
+
+
 def same(before: Any, after: Any, rel: float) -> bool:
-    """Return whether two leaves are equal; numbers may differ by a relative tolerance, NaN equals NaN."""
-    if is_number(before) and is_number(after):
-        both_nan = math.isnan(before) and math.isnan(after)
-        return both_nan or math.isclose(before, after, rel_tol=rel, abs_tol=1e-300)
+    """Return whether two leaves are of one type and equal; floats may differ by a relative tolerance."""
+    if type(before) is type(after) is float:
+        return close(before, after, rel)
     return type(before) is type(after) and before == after
 
 
 def differences(before: Any, after: Any, rel: float) -> Iterator[str]:
-    """Yield a line for each leaf that differs by more than a relative tolerance."""
+    """Yield a line for each leaf that differs, floats by more than a relative tolerance."""
     for place, left, right in leaf_pairs(before, after):
         if not same(left, right, rel):
             yield f"{place}: {str(left)[:150]} → {str(right)[:150]}"

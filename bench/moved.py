@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leaves import ABSENT, is_number, leaf_pairs, same  # a sibling in this folder
+from leaves import ABSENT, close, is_number, leaf_pairs  # a sibling in this folder
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS: dict[str, str] = tomllib.loads((ROOT / "bench" / "moved_questions.toml").read_text(encoding="utf-8"))
@@ -141,17 +141,15 @@ def compare(before: Answer, after: Answer) -> Changes:
             changes.decisions.append(f"{place}: {'new' if old is ABSENT else 'gone'}")
         elif is_number(old) and is_number(new):
             changes.numbers += 1
-            if not same(old, new, TOLERANCE):
+            if not close(old, new, TOLERANCE):
                 move = abs(new - old) / max(abs(old), abs(new))
                 changes.moves.append((move, f"{place} {old:.5g} → {new:.5g}"))
-        elif without_numbers(old) != without_numbers(new):
+        elif isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > SHORT:
+            if NUMBER.sub("#", old) != NUMBER.sub("#", new):
+                changes.decisions.append(f"{place}: {old!r} → {new!r}")
+        elif old != new:
             changes.decisions.append(f"{place}: {old!r} → {new!r}")
     return changes
-
-
-def without_numbers(value: Any) -> Any:
-    """Return a sentence with its numbers left out, and any other value as it is."""
-    return NUMBER.sub("#", value) if isinstance(value, str) and len(value) > SHORT else value
 
 
 def report(before: dict[str, Answer], after: dict[str, Answer], *, rows: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 
 from shown import ROOT
 
@@ -14,11 +15,15 @@ PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- packages: begin -->", "<!-- packages: end -->"
 
 
-def names() -> Iterator[str]:
-    """Yield packages and modules of the contract in pyproject.toml, the highest layer first."""
+def levels() -> list[list[str]]:
+    """Return the packages and modules on each level of the contract in pyproject.toml, the highest level first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    for layer in project["tool"]["importlinter"]["contracts"][0]["layers"]:
-        yield from re.findall(r"\w+", layer)
+    return [re.findall(r"\w+", line) for line in project["tool"]["importlinter"]["contracts"][0]["layers"]]
+
+
+def names() -> Iterator[str]:
+    """Yield packages and modules of the contract, the highest level first."""
+    return chain.from_iterable(levels())
 
 
 def purpose(name: str) -> str:

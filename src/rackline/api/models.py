@@ -190,13 +190,10 @@ def models(question: ModelsQuestion, watch: Watch) -> Models:
         <models: llama-3.1-70b, 70.6B parameters, 69.5B active>
     """
     name, lookup = question.name, lookup_of(question, watch)
-    usual = ModelsQuestion()
-    for flag in ("on", "dtype") if not question.kv else ():
-        text = getattr(question, flag)
-        require(text == getattr(usual, flag), what=flag, given=text, allowed="only together with `kv`")
     if question.kv:
         refuse_settings(question.set)
         return Models(caches=_caches(catalog.names("models") if name is None else (name,), question, lookup))
+    question.refuse("on", "dtype", allowed="only together with `kv`")
     if name is None:
         refuse_settings(question.set)
         records = [catalog.model_record(each) for each in catalog.names("models")]

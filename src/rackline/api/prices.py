@@ -170,12 +170,12 @@ def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
     unknowns = _unknowns(question)
     chosen = pricing.all_sheets() if question.all else [sheet for name in sheets for sheet in pricing.find_sheets(name)]
     readings = pricing.read_all(chosen, unknowns, question.active)
-    require(
-        question.active is None or any(reading.find("crossover_context", "context step") for reading in readings),
-        what="active",
-        given=format_count(question.active or 0.0),
-        allowed="only for prices that rise at a context length, such as gemini-3.1-pro",
-    )
+    if question.active is not None and not any(reading.find("crossover_context") for reading in readings):
+        raise InputError(
+            what="active",
+            given=format_count(question.active),
+            allowed="only for prices that rise at a context length, such as gemini-3.1-pro",
+        )
     return Inferred(sheets=tuple(readings), compared=tuple(pricing.compare(readings)))
 
 

@@ -105,7 +105,7 @@ def signs(random: np.random.Generator, *shape: int) -> jax.Array:
 
 
 def _numpy_signs(random: np.random.Generator, *shape: int) -> NDArray[np.float32]:
-    return np.float32(2.0) * random.integers(0, 2, shape).astype(np.float32) - np.float32(1.0)
+    return (2 * random.integers(0, 2, shape) - 1).astype(np.float32)
 
 
 def plain_weights(random: np.random.Generator, width: int, depth: int, gain: float) -> jax.Array:
