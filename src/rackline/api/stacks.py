@@ -43,10 +43,10 @@ def answered_by(
     estimated: Callable[[search.Plan], object] | None = None,
     of: str = "",
 ) -> engine_choice.EngineAnswer:
-    """Return the answer under the engine that is taken, and note which one that is.
+    """Return the answer under the chosen engine, and note which one that is.
 
     Args:
-        asked: inputs of each engine, that of which most is known first.
+        asked: inputs of each engine, the best measured first.
         estimated: what a watch is told of the first plan by estimates.
         of: name of what is planned, where there are several.
     """
@@ -95,11 +95,11 @@ def estimated_by(
     offer: Callable[[systems.System], engine_choice.Offer | str],
     watch: Watch,
 ) -> tuple[systems.System, stack_choice.Stacks | None]:
-    """Return the system of the engine that a search by estimates takes, which is noted, and all that were asked.
+    """Return the system of the engine that a search by estimates chooses, with all that were weighed, and note it.
 
     Args:
-        systems: of each engine, that of which most is known first.
-        offer: what is found under one.
+        systems: one for each engine, the best measured first.
+        offer: finds the deployment under a system.
     """
     system, stacks = engine_choice.choose_system(systems, offer)
     if stacks is not None:

@@ -13,7 +13,7 @@ from rackline.units import several
 
 
 def manifests_of(starting: Starting, kind: str) -> str:
-    """Manifests of a plan's answer as YAML.
+    """Return the manifests of a plan's answer as YAML.
 
     Args:
         kind: compose, kubernetes, dynamo or llm-d.

@@ -241,7 +241,7 @@ def memory_over_time(plan: TrainPlan) -> Figure:
 
 
 def memory_share(fraction: float, of: FractionOf) -> str:
-    """What a server's memory fraction is a share of, in words.
+    """Return what a server's memory fraction is a share of, in words.
 
     >>> memory_share(0.9, "free")
     '90 % of the free HBM for KV'

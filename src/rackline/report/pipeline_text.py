@@ -26,7 +26,7 @@ def gantt_text(
     bubble_fraction: float | None = None,
     note: str = "",
 ) -> Text:
-    """What stages do when, a dot where they wait; neighbours share a line where there are many.
+    """Draw what each stage does when, with a dot where it waits; neighbours share a line where there are many.
 
     Args:
         width: columns of the terminal.
@@ -49,12 +49,13 @@ def gantt_text(
 
 
 def waits_text(timeline: schedules.Timeline, bubble_fraction: float | None) -> str:
+    """Return which share of the step a stage waits; that of the timeline where none is given."""
     share_waiting = timeline.bubble_fraction if bubble_fraction is None else bubble_fraction
     return f"{format_percent(share_waiting)} of the step waits"
 
 
 def _stage_cells(timeline: schedules.Timeline, device: int, columns: int, end: float) -> list[str]:
-    """What a stage does in each column of the terminal."""
+    """Return what a stage does in each column of the terminal."""
     cells = ["·"] * columns
     for event in timeline.of_device[device]:
         first = int(event.start / end * columns)

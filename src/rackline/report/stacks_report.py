@@ -13,14 +13,14 @@ from rackline.search import Plan
 
 
 def unit_of(plan: Plan) -> str:
-    """What its costs are counted in: $, chip-h or J."""
+    """Return what the costs of a plan are counted in: $, chip-h or J."""
     if plan.objective == "joules":
         return "J"
     return "$" if plan.priced else "chip-h"
 
 
 def cost_text(found: StackCost, unit: str) -> str:
-    """The cost under one stack; a bound where it was not simulated."""
+    """Return the cost under one stack; a bound where it was not simulated."""
     if not math.isfinite(found.cost):
         return "-"
     text = f"{written(found.cost)} J" if unit == "J" else money(found.cost, unit == "$")
@@ -28,7 +28,7 @@ def cost_text(found: StackCost, unit: str) -> str:
 
 
 def stacks_line(stacks: Stacks, unit: str, usual: str) -> str:
-    """Which stack is taken and why.
+    """Return which stack is taken and why.
 
     Args:
         unit: of the costs: $, chip-h or J.
@@ -56,7 +56,7 @@ def stacks_line(stacks: Stacks, unit: str, usual: str) -> str:
 
 
 def stacks_table(stacks: Stacks, unit: str) -> RenderableType:
-    """Every stack that was asked, cheapest first.
+    """Return a table of every stack that was weighed, cheapest first.
 
     Args:
         unit: of the costs: $, chip-h or J.

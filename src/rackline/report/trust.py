@@ -18,7 +18,7 @@ _FALLBACK = "fallback: "
 
 
 def trust(calibration: Calibration, chip: Chip, rows: Sequence[RowTime] = ()) -> Text:
-    """One line that says whose numbers these are, whether they were measured on this chip, and what was not.
+    """Return one line: whose numbers these are, whether they were measured on this chip, and what was not.
 
     Args:
         rows: of the passes that are shown; those in use are counted by name.
@@ -54,8 +54,7 @@ def trust(calibration: Calibration, chip: Chip, rows: Sequence[RowTime] = ()) ->
 
 
 def _other_version(calibration: Calibration, rows: Sequence[RowTime]) -> str:
-    """The newest version in which the kernels of the passes were measured, where another one is launched, and how far
-    versions are off that no fit has seen."""
+    """Return the newest version whose kernels were measured, if another one is launched, and the error to expect."""
     used = (calibration.lookup(row.op_class, row.dtype) for row in rows if row.used and row.seconds > 0)
     measured = {one.version for one in used if one.version and not one.origin.startswith(_FALLBACK)}
     stack = known_stack(calibration.stack)
@@ -68,7 +67,7 @@ def _other_version(calibration: Calibration, rows: Sequence[RowTime]) -> str:
 
 
 def _fallback_place(origin: str, chip: Chip) -> str:
-    """Where numbers were taken from instead: the same chip under another stack, a generation, all chips."""
+    """Return where numbers were taken from instead: the same chip under another stack, a generation, all chips."""
     stack, _, place = origin.removeprefix(_FALLBACK).partition(", ")
     if place == chip.name:
         return f"{'what stacks share' if stack == GENERIC else stack} on this chip"

@@ -1,4 +1,4 @@
-"""Which serving engine a question is answered with: each is searched as if it were named, and they are weighed."""
+"""Chooses the serving engine of an answer: each is searched as if it were named, and their costs are weighed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class EngineAnswer:
     Args:
         asked: what was searched.
         plan: the best of each kind, the front, what was rejected.
-        power_caps: those that were tried for the least energy; empty where dollars count.
-        prefixes: that the best keeps and finds; None where prompts do not repeat.
-        stacks: all that were asked, of which this one is taken; None where there was one.
-        to_measure: the plan under the engine of which one measured server would tell most; None without a doubt.
+        power_caps: those tried for the least energy; empty if the objective is dollars.
+        prefixes: those that the best deployment caches; None where prompts do not repeat.
+        stacks: all engines that were weighed; None if there was only one.
+        to_measure: the plan of the engine for which one more measured server would help most; None without a doubt.
     """
 
     asked: PlanInputs
@@ -40,14 +40,14 @@ class EngineAnswer:
 
 def planned_under(
     asked: PlanInputs,
-    known: Contenders | None = None,
+    estimates: Contenders | None = None,
     below: float = math.inf,
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> EngineAnswer:
     """Search a plan under one engine.
 
     Args:
-        known: contenders by estimates, where they are known.
+        estimates: contenders by estimates, if they were searched before.
         below: cost from which on the best need not be simulated to the end.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
@@ -56,9 +56,9 @@ def planned_under(
     def planned(at: PlanInputs) -> Plan:
         nonlocal caps
         if at.demand.objective != "joules":
-            return at.plan(found=known, below=below, tell_estimate=tell_estimate)
-        found, caps = least_energy(at.system, at.demand, at.space, prefill=at.prefill)
-        return found
+            return at.plan(found=estimates, below=below, tell_estimate=tell_estimate)
+        plan, caps = least_energy(at.system, at.demand, at.space, prefill=at.prefill)
+        return plan
 
     if asked.keeping is None:
         plan, prefixes = planned(asked), None
@@ -74,7 +74,7 @@ def planned_under(
 
 
 def choose_engine(asked: Sequence[PlanInputs], tell_estimate: Callable[[Plan], None] | None = None) -> EngineAnswer:
-    """Search under every engine, and return the answer under the one that is taken.
+    """Search under every engine, and return the answer under the chosen one.
 
     The rule is `Stacks.of` in `rackline.bands.stack_choice`, the order of the engines `rackline.bands.defaults`.
 
@@ -84,7 +84,7 @@ def choose_engine(asked: Sequence[PlanInputs], tell_estimate: Callable[[Plan], N
     engine is answered in full.
 
     Args:
-        asked: inputs of each engine, that of which most is known first.
+        asked: inputs of each engine, the best measured first.
         tell_estimate: is given each plan by estimates, before its best is simulated.
     """
     first = asked[0]
@@ -110,22 +110,22 @@ def choose_engine(asked: Sequence[PlanInputs], tell_estimate: Callable[[Plan], N
     return replace(answers[weighed.taken], stacks=weighed, to_measure=widest)
 
 
-def _promise(asked: PlanInputs, known: Contenders | None) -> tuple[bool, float]:
+def _promise(asked: PlanInputs, estimates: Contenders | None) -> tuple[bool, float]:
     """Return the sort key of an engine: those that can be called cheaper first, then by estimates."""
-    cost = _cost(asked, None if known is None else known.best)
+    cost = _cost(asked, None if estimates is None else estimates.best)
     return not cost.stands, cost.cost
 
 
-def _settled(asked: PlanInputs, known: Contenders | None, costs: Iterable[StackCost]) -> StackCost | None:
+def _settled(asked: PlanInputs, estimates: Contenders | None, costs: Iterable[StackCost]) -> StackCost | None:
     """Return a lower bound of the cost under an engine, if one that was simulated can be called cheaper than that.
 
     Returns:
         An infinite cost without an answer by estimates. None if the engine could win, or nothing is estimated.
     """
-    if known is None:
+    if estimates is None:
         return None
-    estimate = _cost(asked, known.best, known.engines.reason)
-    if known.best is None:
+    estimate = _cost(asked, estimates.best, estimates.engines.reason)
+    if estimates.best is None:
         return estimate
     kinds = [
         defaults.errors_of(estimate.stack, asked.system.model, asked.system.cluster.chip, pools=pools)
@@ -134,7 +134,7 @@ def _settled(asked: PlanInputs, known: Contenders | None, costs: Iterable[StackC
     below = min((other.beats_from(estimate.stack, kinds) for other in costs), default=math.inf)
     if estimate.cost < below:
         return None
-    best = planned_under(asked, known, below).plan.best
+    best = planned_under(asked, estimates, below).plan.best
     if best is not None and (best.sustained is not None or best.usd_with_leftover < below):
         return None
     return replace(estimate, cost=below, basis="bound")
@@ -150,8 +150,8 @@ def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float 
         return stack_cost(asked.system, reason, version=asked.version)
     usd = best.usd_with_leftover if cost is None else cost
     offer = Offer(cost=usd, step=best.inside.decode, pools=best.prefill_pool is not None)
-    found = stack_cost(asked.system, offer, version=asked.version)
-    return found if best.sustained is None else replace(found, basis="simulated")
+    stack = stack_cost(asked.system, offer, version=asked.version)
+    return stack if best.sustained is None else replace(stack, basis="simulated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,36 +179,37 @@ def stack_cost(system: System, offer: Offer | str, *, version: str = "") -> Stac
         offer: by estimates, or why there is none.
         version: that is launched; the stack's own by default.
     """
-    stack, chip, found = system.calibration.name, system.cluster.chip, None if isinstance(offer, str) else offer
+    stack, chip = system.calibration.name, system.cluster.chip
+    deployment = None if isinstance(offer, str) else offer
     rules = rules_of(system.calibration)
     return StackCost(
         stack=stack,
         version=version or system.calibration.version or (rules.version if rules else ""),
-        cost=math.inf if found is None else found.cost,
+        cost=math.inf if deployment is None else deployment.cost,
         basis="estimate",
-        own_share=0.0 if found is None else defaults.own_share(found.step, stack, chip),
-        errors=defaults.errors_of(stack, system.model, chip, pools=found is not None and found.pools),
+        own_share=0.0 if deployment is None else defaults.own_share(deployment.step, stack, chip),
+        errors=defaults.errors_of(stack, system.model, chip, pools=deployment is not None and deployment.pools),
         reason=offer if isinstance(offer, str) else "",
     )
 
 
 def choose_system(systems: Sequence[System], offer: Callable[[System], Offer | str]) -> tuple[System, Stacks | None]:
-    """Return the system of the engine that a search by estimates takes, and all that were asked.
+    """Return the system of the engine that a search by estimates chooses, and all that were weighed.
 
     Args:
-        systems: of each engine, that of which most is known first.
-        offer: what is found under one.
+        systems: one for each engine, the best measured first.
+        offer: finds the deployment under a system.
 
     Returns:
         The first system, and None, where there is no choice or nothing fits under any.
     """
     if len(systems) == 1:
         return systems[0], None
-    offers = {one.calibration.name: offer(one) for one in systems}
-    weighed = Stacks.of([stack_cost(one, offers[one.calibration.name]) for one in systems])
+    offers = {system.calibration.name: offer(system) for system in systems}
+    weighed = Stacks.of([stack_cost(system, offers[system.calibration.name]) for system in systems])
     if weighed is None:
         return systems[0], None
     widest = offers.get(weighed.to_measure)
     if isinstance(widest, Offer):
         weighed = replace(weighed, measurement=widest.measurement)
-    return next(one for one in systems if one.calibration.name == weighed.taken), weighed
+    return next(system for system in systems if system.calibration.name == weighed.taken), weighed

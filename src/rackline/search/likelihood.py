@@ -1,4 +1,4 @@
-"""What measured servers say of a way to serve: intervals of its numbers, and how surely it meets its limits."""
+"""How far measured servers were off from numbers like these, and how likely a deployment meets its limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rackline.system import Constraints, LimitRisk, Risk, System
 
 
 def intervals_of(candidate: Candidate | Choice, system: System) -> list[Interval]:
-    """Return the intervals of all predicted numbers of a way to serve; none for the ideal roofline."""
+    """Return the intervals of all predicted numbers of a deployment; none for the ideal roofline."""
     if system.calibration.name == "unit":
         return []
     chosen = candidate if isinstance(candidate, Choice) else None
@@ -23,17 +23,17 @@ def intervals_of(candidate: Candidate | Choice, system: System) -> list[Interval
 
 
 def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice | None = None) -> Risk | None:
-    """Return how surely a way to serve meets its limits; None where no measured server is like it.
+    """Return how likely a deployment meets its limits; None where no measured server is like it.
 
     Args:
         without: the cheapest without headroom.
     """
     if not has_servers(system):
         return None
-    found: list[LimitRisk] = []
+    risks: list[LimitRisk] = []
     for name, limit_s, percentile in limits.latencies():
         band, predicted_s = limit_band(name, system, choice.layout_kind), choice.latency_s(name, percentile)
-        found.append(
+        risks.append(
             LimitRisk(
                 metric=name,
                 limit_s=limit_s,
@@ -48,7 +48,7 @@ def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice
             )
         )
     return Risk(
-        limits=tuple(found),
+        limits=tuple(risks),
         confidence=limits.headroom and limits.headroom.share,
         usd=choice.usd_with_leftover,
         usd_without=without and without.usd_with_leftover,
