@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,15 +21,15 @@ from rackline.validation.train_cases import TrainCases, find_stack, prepare_trai
 
 STACK = find_stack("torch-eager")
 NUMBERS = [
-    Parameter(name="host_dense_s", start=5e-3, spread=1.0, low=1e-4, high=0.1),
-    Parameter(name="host_moe_s", start=5e-3, spread=1.0, low=1e-4, high=0.1),
-    Parameter(name="fixed_s", start=0.02, spread=0.5, low=1e-3, high=0.1),
+    Parameter(name="host.dense_s", start=5e-3, spread=1.0, low=1e-4, high=0.1),
+    Parameter(name="host.moe_s", start=5e-3, spread=1.0, low=1e-4, high=0.1),
+    Parameter(name="host.fixed_s", start=0.02, spread=0.5, low=1e-3, high=0.1),
 ]
 
 
 def predicted(cases: TrainCases, values: Mapping[str, float]) -> np.ndarray:
     """Step times [s], (cases,); experts of a mixture are one grouped product, launched at once."""
-    return cases.predict_one(replace(STACK, host_expert_s=0.0, **values))
+    return cases.predict_one(STACK.with_values({"host.expert_s": 0.0, **values}))
 
 
 def fitted(cases: TrainCases) -> dict[str, float]:

@@ -119,7 +119,7 @@ def _predicted(row: dict[str, str]) -> WholeRun:
         tuned_hours=steps * plan.best[0].step_s * machines.num_chips / 3600.0,
         goodput=1.0 if row["kind"] == "step" else plan.reliability.goodput,
         generation=machines.chip.generation.split("-")[0],
-        family=system.stack.family,
+        family=system.stack.evidence.family,
         is_named=bool(row["stack"]),
         url=row["url"],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def gpt(layers: int, width: int, heads: int) -> Any:
 
 
 def batch(model: Any, layout: TrainLayout, *, seq_len: int = 2048, flash: bool = True, sp: bool = True) -> MicroBatch:
-    stack = replace(IDEAL, flash_attention=flash, sequence_parallel=sp)
+    stack = IDEAL.with_values({"kernels.flash_attention": flash, "parallelism.sequence_parallel": sp})
     return micro_batch(model, [layout], cluster("dgx-a100"), seq_len=seq_len, stack=stack)
 
 
@@ -67,7 +66,7 @@ def test_published_shares_of_selective_recompute() -> None:
 def test_zero_shards_7_5_billion_parameters_over_64_chips(zero: int, gigabytes: float) -> None:
     """Rajbhandari et al. 2019 (arXiv:1910.02054), figure 1: 2 + 2 + 12 bytes a parameter."""
     model = gpt(36, 4096, 32)
-    types, stack = TrainPrecision(label="fp16"), replace(IDEAL, gradient_bytes=2.0)
+    types, stack = TrainPrecision(label="fp16"), IDEAL.with_values({"memory.gradient_bytes": 2.0})
     layouts, on = [TrainLayout(dp=64, zero=zero)], cluster("dgx-a100")
     found = train_memory(micro_batch(model, layouts, on, seq_len=128, precision=types, stack=stack))
     layer = 2.0 * 2.0 * float(model.total_params / 36) if zero == 3 else 0.0  # two gathered layers besides

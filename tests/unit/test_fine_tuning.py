@@ -70,8 +70,8 @@ def test_packed_samples_cut_attention_only() -> None:
 def test_attention_before_hopper_is_the_same_kernel_under_every_stack() -> None:
     stacks = [training_stack(name) for name in ("megatron-bridge", "nemo", "llm-foundry")]
     for generation in BEFORE_HOPPER:
-        assert len({stack.flash_of(generation) for stack in stacks}) == 1
-    assert stacks[0].flash_of("hopper") == 1.0 < stacks[2].flash_of("hopper")
+        assert len({stack.kernels.flash_of(generation) for stack in stacks}) == 1
+    assert stacks[0].kernels.flash_of("hopper") == 1.0 < stacks[2].kernels.flash_of("hopper")
 
 
 def test_flash_attention_2_is_no_faster_on_blackwell_than_on_hopper() -> None:
@@ -79,14 +79,14 @@ def test_flash_attention_2_is_no_faster_on_blackwell_than_on_hopper() -> None:
     (arXiv:2407.08608)."""
     stack = training_stack("torch-fsdp-2")
     rates = [
-        calibration(stack.kernels, chip(name)).lookup("attention_prefill", "bf16").eta_compute
+        calibration(stack.kernels.calibration, chip(name)).lookup("attention_prefill", "bf16").eta_compute
         * chip(name).flop_per_s("bf16")
-        / stack.flash_of(generation)
+        / stack.kernels.flash_of(generation)
         for name, generation in (("h100-sxm", "hopper"), ("b200-sxm", "blackwell"))
     ]
     assert rates[0] == pytest.approx(0.35 * 989.5e12, rel=0.08)
     assert rates[1] == pytest.approx(rates[0], rel=0.05)
-    assert training_stack("megatron-bridge").flash_of("blackwell") == 1.0
+    assert training_stack("megatron-bridge").kernels.flash_of("blackwell") == 1.0
 
 
 @pytest.mark.parametrize("chips", [24, 100, 1000, 2000, 3072])

@@ -221,7 +221,7 @@ def test_ulysses_sends_less_than_a_ring_on_many_chips_and_hides_nothing() -> Non
         batch = micro_batch(model, [TrainLayout(cp=8, dp=8)], on, seq_len=131_072, stack=stack, batch=64)
         rows = [one.row for one in work_of(batch) if one.kind == "context"]
         sizes[name] = sum(float(np.ravel(row.scale_up[key])[0]) for row in rows for key in row.scale_up)
-        assert (stack.context_exposed == 1.0) == (name != "ring")
+        assert (stack.communication.context_exposed == 1.0) == (name != "ring")
     assert sizes["ring"] == sizes["all-gather"]
     assert sizes["ulysses"] < 0.5 * sizes["ring"]
 

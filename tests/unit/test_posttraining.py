@@ -183,13 +183,21 @@ def test_states_go_to_the_host_by_the_kind_of_its_memory() -> None:
 def test_training_of_a_step_has_no_graphs_and_shows_its_tensor_parallelism() -> None:
     """Unlike the pre-training whose fitted numbers it takes otherwise; a stack that is named is taken."""
     found, named = job(train_stack="").training.stack, job().training.stack
-    assert (found.tensor_exposed, found.host_grace) == (1.0, 1.0)
-    assert named.tensor_exposed < 1.0
-    assert replace(found, **{name: getattr(named, name) for name in CHANGED}) == named
-
-
-CHANGED = ("name", "full_name", "tensor_exposed", "host_grace", "stated", "numbers_of", "family", "graphed_mixtures",
-           "is_default", "is_rl_default", "own")  # fmt: skip
+    assert (found.communication.tensor_exposed, found.host.grace_over_x86) == (1.0, 1.0)
+    assert named.communication.tensor_exposed < 1.0
+    alike = found.with_values(
+        {
+            "communication.tensor_exposed": named.communication.tensor_exposed,
+            "host.grace_over_x86": named.host.grace_over_x86,
+            "host.graphed_mixtures": named.host.graphed_mixtures,
+            "evidence.stated": named.evidence.stated,
+            "evidence.numbers_of": named.evidence.numbers_of,
+            "evidence.family": named.evidence.family,
+            "evidence.own": named.evidence.own,
+        }
+    )
+    chosen = {"is_default": named.is_default, "is_rl_default": named.is_rl_default}
+    assert replace(alike, name=named.name, **chosen) == named
 
 
 def test_answers_over_half_a_pack_have_one_each() -> None:

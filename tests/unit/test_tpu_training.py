@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -53,7 +51,8 @@ def test_copies_between_slices_send_gradients_once_instead_of_weights_each_time(
     assert parts.copies[1] == 0.0
     assert parts.shard_gather[0] <= parts.shard_gather[1]
     step = step_time(parts, MAXTEXT)
-    assert step.data[0] == pytest.approx(MAXTEXT.data_exposed * MAXTEXT.gradient_bytes * parts.copies[0])
+    exposed = MAXTEXT.communication.data_exposed * MAXTEXT.memory.gradient_bytes
+    assert step.data[0] == pytest.approx(exposed * parts.copies[0])
     memory = train_memory(batch)
     assert memory.optimizer[0] == pytest.approx(2.0 * memory.optimizer[1])
 
@@ -62,7 +61,8 @@ def test_a_search_offers_copies_only_to_stacks_that_have_them_and_where_there_ar
     model = arch.model("llama-3.1-8b")
     one, two = TWO_PODS.with_num_chips(256), TWO_PODS
     kinds: list[set[int]] = []
-    for on, stack in ((one, MAXTEXT), (two, MAXTEXT), (two, replace(MAXTEXT, hybrid_shards=False))):
+    weights_whole = MAXTEXT.with_values({"parallelism.hybrid_shards": False})
+    for on, stack in ((one, MAXTEXT), (two, MAXTEXT), (two, weights_whole)):
         system = TrainingSystem.of(model, on, stack=stack, global_batch_sequences=1024, seq_len=8192)
         kinds.append(set(np.unique(train_space(system, fixed={"tp": 1, "pp": 1, "cp": 1}).fsdp)))
     assert kinds == [{0}, {0, 256}, {0}]

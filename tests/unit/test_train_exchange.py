@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -39,14 +40,19 @@ def named(name: str) -> Model:
     return found
 
 
-def sent(layout: TrainLayout, precision: TrainPrecision = BF16, **more: Any) -> dict[str, tuple[float, float]]:
+def sent(
+    layout: TrainLayout,
+    precision: TrainPrecision = BF16,
+    stack: TrainingStack = IDEAL,
+    routing: Mapping[str, int] | None = None,
+) -> dict[str, tuple[float, float]]:
     """Row → bytes inside and across domains of one token that DeepSeek-V3 sends in one layer on H800."""
     model = named("deepseek-v3")
     ffn = model.moe()
     assert isinstance(ffn, MoeFfn)
-    ffn = replace(ffn, **more.pop("ffn", {}))
+    ffn = replace(ffn, **(routing or {}))
     on = cluster("h800-8").with_num_chips(2048)
-    batch = micro_batch(model, [layout], on, seq_len=4096, precision=precision, stack=replace(IDEAL, **more))
+    batch = micro_batch(model, [layout], on, seq_len=4096, precision=precision, stack=stack)
 
     def amount(row: Any, resource: str) -> float:
         return sum(float(np.ravel(v)[0]) for v in row.amounts(resource).values())
@@ -61,7 +67,7 @@ EP64 = TrainLayout(pp=16, ep=64, dp=128)
 def test_node_limited_routing_bounds_the_domains_of_a_token() -> None:
     """3.6 of 8 nodes in place of 5.3, seven eighths of them away, for dispatch and for combine."""
     limited = sent(EP64)["ep_dispatch_outside_forward"][1]
-    free = sent(EP64, ffn={"num_groups": 1, "groups_per_token": 1})["ep_dispatch_outside_forward"][1]
+    free = sent(EP64, routing={"num_groups": 1, "groups_per_token": 1})["ep_dispatch_outside_forward"][1]
     assert limited / (2 * 7168 * 7 / 8) == pytest.approx(3.63, abs=0.01)
     assert free / (2 * 7168 * 7 / 8) == pytest.approx(5.29, abs=0.02)
 
@@ -80,7 +86,8 @@ def test_dispatch_is_narrow_and_combine_wide_in_both_directions() -> None:
 
 
 def test_a_plain_all_to_all_sends_a_token_to_each_of_its_experts() -> None:
-    plain = sent(EP64, forwards_tokens=False)["ep_dispatch_outside_forward"]
+    copies = IDEAL.with_values({"communication.forwards_tokens": False})
+    plain = sent(EP64, stack=copies)["ep_dispatch_outside_forward"]
     assert plain[1] == pytest.approx(2 * 7168 * 8 * 56 / 64)
     assert plain[0] == pytest.approx(2 * 7168 * 8 * 7 / 64)
 
@@ -149,7 +156,7 @@ def parts_of(layouts: list[TrainLayout], **more: Any) -> StepParts:
 def test_gathers_and_scatters_of_shards_have_their_own_widths(zero: int, gathers: float) -> None:
     layout = TrainLayout(dp=32, zero=zero)
     parts = parts_of([layout], precision=replace(BF16, gather_bytes=1.0))
-    exposed = {width: step_time(parts, replace(IDEAL, gradient_bytes=width)) for width in (2.0, 4.0)}
+    exposed = {width: step_time(parts, IDEAL.with_values({"memory.gradient_bytes": width})) for width in (2.0, 4.0)}
     shown = {width: float(time.shown["shards"][0]) for width, time in exposed.items()}
     scatter, gather = float(parts.scatter[0]), float(parts.shard_gather[0])
     for width, value in shown.items():
@@ -163,7 +170,7 @@ def test_frozen_weights_are_gathered_and_not_scattered() -> None:
     assert float(adapters.scatter[0]) < 0.02 * float(whole.scatter[0])
     # adapters are bf16 on the wire, whatever the frozen weights are
     narrow = parts_of([TrainLayout(dp=32)], lora_rank=16, precision=replace(BF16, gather_bytes=1.0))
-    time = step_time(narrow, replace(IDEAL, gradient_bytes=4.0))
+    time = step_time(narrow, IDEAL.with_values({"memory.gradient_bytes": 4.0}))
     assert float(time.data[0]) == pytest.approx(4.0 * float(narrow.scatter[0]) + 2.0 * float(narrow.gather[0]))
 
 
@@ -207,7 +214,7 @@ def test_schedules_of_the_catalogue_are_those_of_the_library() -> None:
     from rackline.catalog import names
 
     assert get_args(ScheduleName) == SCHEDULES
-    found = {name: training_stack(name).schedules for name in names("training_stacks")}
+    found = {name: training_stack(name).parallelism.schedules for name in names("training_stacks")}
     assert found["megatron-bridge"] == found["nemo"] == found["llama-3"] == ("1f1b", "interleaved")
     assert found["hai-llm"] == ("dualpipe",)
     assert found["llm-foundry"] == ()
@@ -239,7 +246,8 @@ def test_the_cheapest_recompute_that_fits_is_taken() -> None:
         found = cheapest_recompute(batch, hbm_bytes)
         assert found == [chosen]
     # scores that are written out are the first to be dropped
-    plain = micro_batch(named("llama-3.1-8b"), runs, on, seq_len=8192, stack=replace(IDEAL, flash_attention=False))
+    unfused = IDEAL.with_values({"kernels.flash_attention": False})
+    plain = micro_batch(named("llama-3.1-8b"), runs, on, seq_len=8192, stack=unfused)
     with_scores = float(train_memory(plain).total[0])
     found = cheapest_recompute(plain, (with_scores + needs["none"]) / 2)
     assert found == ["selective"]
@@ -259,7 +267,7 @@ def test_weights_of_a_stage_grow_with_its_layers() -> None:
 
 def test_a_pipeline_of_pytorch_exchanges_once_a_step_and_holds_weights_and_gradients_whole() -> None:
     on = cluster("dgx-h100").with_num_chips(64)
-    fsdp = replace(training_stack("torch-fsdp"), schedules=("1f1b",))
+    fsdp = training_stack("torch-fsdp").with_values({"parallelism.schedules": ("1f1b",)})
     layouts = [TrainLayout(pp=4, dp=16, zero=zero) for zero in (1, 2, 3)]
 
     def asked(stack: TrainingStack) -> tuple[Any, StepTime]:
@@ -267,7 +275,7 @@ def test_a_pipeline_of_pytorch_exchanges_once_a_step_and_holds_weights_and_gradi
         return train_memory(batch), step_time(step_parts(batch), stack)
 
     held, time = asked(fsdp)
-    other, each = asked(replace(fsdp, fsdp2=False))
+    other, each = asked(fsdp.with_values({"parallelism.fsdp2": False}))
     for name in ("weights", "gradients"):
         assert len({*getattr(held, name)}) == 1
         assert getattr(other, name)[2] < getattr(other, name)[0]
@@ -275,4 +283,4 @@ def test_a_pipeline_of_pytorch_exchanges_once_a_step_and_holds_weights_and_gradi
     assert each.shown["shards"][2] > each.shown["shards"][1] > 0.0
     assert time.data == pytest.approx(time.data[0])
     # the last stage keeps the logits of all sixteen micro-batches in bf16
-    assert held.logits[0] == pytest.approx((fsdp.logit_bytes + 2.0 * 16) * 8192 * 128256)
+    assert held.logits[0] == pytest.approx((fsdp.memory.logit_bytes + 2.0 * 16) * 8192 * 128256)

@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FACTS = ROOT.parent / "shared" / "facts"
 BEGIN, END = "<!-- training tables: begin -->", "<!-- training tables: end -->"
 GIB = 2.0**30
-NARROW = dataclasses.replace(IDEAL, gradient_bytes=2.0)
+NARROW = IDEAL.with_values({"memory.gradient_bytes": 2.0})
 Row = dict[str, str]
 
 
@@ -73,15 +73,14 @@ def job_of(
     seq_len: int,
     precision: TrainPrecision | str = "bf16",
     mtp_layers: int = 0,
-    **more: object,
+    changes: Mapping[str, object] | None = None,
 ) -> TrainingSystem:
-    """A job whose stack may be changed by field."""
-    chosen = dataclasses.replace(training_stack(stack), **more) if more else training_stack(stack)
+    """A job whose stack may have other values, by dotted key."""
     return TrainingSystem.of(
         model,
         on,
         precision=precision,
-        stack=chosen,
+        stack=training_stack(stack).with_values(changes or {}),
         global_batch_sequences=batch,
         seq_len=seq_len,
         mtp_layers=mtp_layers,
@@ -119,7 +118,8 @@ def megatron_steps() -> Iterator[tuple[str, str, float, float, float | None]]:
                 zero=0,
             )
             on = cluster("dgx-a100").with_num_chips(count["n_gpus"])
-            job = job_of(model, on, "megatron-lm-2021", count["gbs"], 2048, sequence_parallel=sp)
+            spread = {"parallelism.sequence_parallel": sp}
+            job = job_of(model, on, "megatron-lm-2021", count["gbs"], 2048, changes=spread)
             other = row["calculon_pred_iter_s_full" if again == "full" else "calculon_pred_iter_s_selective"]
             name = row["model"] if count["dp"] == 1 else f"{row['model']}, dp {count['dp']}"
             yield name, again, float(row[key]), step_of(job, layout), float(other) if other else None
@@ -143,7 +143,7 @@ def megatron_memory() -> Iterator[tuple[str, str, float, float, float]]:
         def held(again: str, sp: bool, shape=(model, pp, v, b)) -> float:
             model, pp, v, b = shape
             runs = Runs.of([TrainLayout(tp=8, pp=pp, virtual_pp=v, micro_batch=b, recompute=again)])
-            plain = dataclasses.replace(IDEAL, flash_attention=False, sequence_parallel=sp)
+            plain = IDEAL.with_values({"kernels.flash_attention": False, "parallelism.sequence_parallel": sp})
             batch = micro_batch(model, runs, on, seq_len=2048, stack=plain)
             flight = micro_batches_in_flight(runs, np.array([64.0 * pp]))
             return float((stack_bytes(batch, again, dropout=True) / pp * flight)[0])
@@ -186,7 +186,7 @@ def zero_bubble(most_slots: float = float("inf")) -> dict[str, list[float]]:
         on = cluster("dgx-a100").with_num_chips(p)
         micro = int(float(row["microbatch"]))
         layouts = [TrainLayout(pp=p, micro_batch=micro, zero=0)]
-        plain = dataclasses.replace(stack, flash_attention=False, sequence_parallel=True)
+        plain = stack.with_values({"kernels.flash_attention": False, "parallelism.sequence_parallel": True})
         parts = step_parts(micro_batch(gpt(layers, width, heads), layouts, on, seq_len=1024, stack=plain, batch=micro))
         time = step_time(parts, stack)
         # the paper counts embedding and head as a layer each and cuts evenly
@@ -301,8 +301,8 @@ def torchtitan_runs() -> Iterator[tuple[str, Row, TrainingSystem, TrainLayout]]:
             label = "bf16"
         micro = local // pp
         v = 2 if "Interleaved" in row["label"] else 1
-        parallel_loss: dict[str, object] = {"logit_bytes": 16.0} if tp > 1 else {}
-        job = job_of(model, on, "torch-fsdp-2", local * dp, seq, label, **parallel_loss)
+        parallel_loss = {"memory.logit_bytes": 16.0} if tp > 1 else {}
+        job = job_of(model, on, "torch-fsdp-2", local * dp, seq, label, changes=parallel_loss)
         layout = TrainLayout(
             tp=tp, pp=pp, cp=cp, dp=dp, virtual_pp=v, zero=3 if pp == 1 else 2, micro_batch=micro, recompute=again
         )

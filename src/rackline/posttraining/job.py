@@ -407,7 +407,7 @@ def best_updates(
         system = job.training.on(cluster, job.packs(each, replicas))
         try:
             runs = train_space(
-                system, fixed={**fixed, "dp": replicas}, schedules=system.stack.schedules, recompute=kept
+                system, fixed={**fixed, "dp": replicas}, schedules=system.stack.parallelism.schedules, recompute=kept
             )
         except LayoutError:
             continue

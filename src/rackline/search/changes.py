@@ -407,7 +407,7 @@ class TrainChanges:
         runs = train_space(
             system,
             fixed=self.fixed,
-            schedules=self.schedules or system.stack.schedules,
+            schedules=self.schedules or system.stack.parallelism.schedules,
             recompute=self.recompute or system.stack.kinds_of_recompute(),
         )
 
@@ -486,7 +486,7 @@ class TrainChanges:
         types = replace(types, moment_bytes=system.precision.moment_bytes)
         if system.precision.frozen_bytes is not None:
             types = with_frozen(types, "nf4")
-        return replace(moved, calibration=calibration(system.stack.kernels, other.chip), precision=types)
+        return replace(moved, calibration=calibration(system.stack.kernels.calibration, other.chip), precision=types)
 
 
 def _memory_of(system: TrainingSystem, runs: Runs, index: int) -> ChipMemory:

@@ -269,7 +269,7 @@ def train_plan(
         for name in names:
             if name not in allowed:
                 raise unknown_name(what, name, allowed)
-    schedules = tuple(schedules) or system.stack.schedules
+    schedules = tuple(schedules) or system.stack.parallelism.schedules
     again = system.stack.kinds_of_recompute(recompute)
     runs = train_space(system, fixed=fixed, schedules=schedules, recompute=again)
     found = evaluate_runs(system, runs)
@@ -460,7 +460,7 @@ def timeline_of(plan: TrainPlan, one: TrainCandidate, least: int = 0) -> Timelin
             backward=of(backward, 1 / 3 if kind.splits_backward else 2 / 3),
             weight=of(weight, 1 / 3),
             # the share of a send that the stack does not hide behind compute, as in the time of the step
-            hop_s=system.stack.pipeline_exposed * float(hop[0]) if math.isfinite(float(hop[0])) else 0.0,
+            hop_s=system.stack.communication.pipeline_exposed * float(hop[0]) if math.isfinite(float(hop[0])) else 0.0,
         ),
         layout.virtual_pp,
     )

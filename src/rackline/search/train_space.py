@@ -107,7 +107,7 @@ def _shapes(system: TrainingSystem, fixed: Mapping[str, int]) -> list[tuple[int,
     pps = [pp for pp in _given(fixed, "pp", divisors(chips, model.num_layers)) if pp <= model.num_layers]
     most_cp = max(1, min(MOST_CP, seq_len // SHORTEST_SHARE))
     cps = _given(fixed, "cp", [cp for cp in divisors(chips, most_cp) if seq_len % (2 * cp) == 0])
-    how = context_method(system.stack.context)
+    how = context_method(system.stack.parallelism.context)
     heads = [core.num_q_heads for core in model.cores().values() if core.num_q_heads]
 
     def cuts(tp: int, cp: int) -> bool:
@@ -119,7 +119,7 @@ def _shapes(system: TrainingSystem, fixed: Mapping[str, int]) -> list[tuple[int,
 def _shard_groups(system: TrainingSystem, stride: int, dp: int) -> tuple[int, ...]:
     """Replicas that weights are sharded over: all, and under stacks that can those of one scale-up domain."""
     inside = math.gcd(dp, max(system.cluster.scale_up.size // stride, 1))
-    return (0, inside) if system.stack.hybrid_shards and 1 < inside < dp else (0,)
+    return (0, inside) if system.stack.parallelism.hybrid_shards and 1 < inside < dp else (0,)
 
 
 def _experts(model: Model, tp: int, cp: int, dp: int, fixed: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -181,12 +181,13 @@ def _refused(system: TrainingSystem, fixed: Mapping[str, int], schedules: Sequen
             nearest=f"{max(1, round(chips / per_replica)) * per_replica} chips",
         )
     tp, cp = fixed.get("tp", 1), fixed.get("cp", 1)
-    if cp > 1 and context_method(system.stack.context).cuts_heads and not _shapes(system, {"tp": tp, "cp": cp}):
+    context = system.stack.parallelism.context
+    if cp > 1 and context_method(context).cuts_heads and not _shapes(system, {"tp": tp, "cp": cp}):
         heads = max(core.num_q_heads for core in model.cores().values())
         return LayoutError(
             what="layout",
             given=f"tp={tp},cp={cp}",
-            allowed=f"tp·cp to divide the {heads} heads, as {system.stack.context} gives each chip whole heads",
+            allowed=f"tp·cp to divide the {heads} heads, as {context} gives each chip whole heads",
             nearest=f"cp={max(heads // tp, 1)}",
         )
     layout = replace(TrainLayout(dp=fixed.get("dp", chips // per_replica)), **fixed)

@@ -198,7 +198,7 @@ def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: boo
     for core in attention.cores():
         heads = np.ceil(core.num_q_heads / tp)
         per_token = per_token + 4.0 * heads  # log-sum-exp of each row
-        if not system.stack.flash_attention and not core_again:
+        if not system.stack.kernels.flash_attention and not core_again:
             scores = scores + (5.0 if dropout else 2.0) * heads * system.seq_len
         if core.chunk_flop_per_token:
             per_token = per_token + 2.0 * heads * core.decode_io_elements
@@ -213,13 +213,14 @@ def _dense(batch: MicroBatch, ffn: DenseFfn, recompute: Recompute, dropout: bool
     normed = norm * (2.0 + _kept_by_norms(batch, again))
     per_token = (normed + narrow + dropout) * d / batch.spread + precision.activation_input_bytes * up
     # without fusion the output of the activation function is kept beside its product with the gate
-    return batch.tokens * (per_token + (narrow + 2.0 * (batch.system.stack.eager and not again)) * ffn.d_ff / tp)
+    unfused = 2.0 * (batch.system.stack.kernels.eager and not again)
+    return batch.tokens * (per_token + (narrow + unfused) * ffn.d_ff / tp)
 
 
 def _kept_by_norms(batch: MicroBatch, again: bool) -> float:
     """Bytes of an element that an RMS norm without fusion keeps beside its input and output: the element in fp32, and
     normalised in bf16 where the weight of the norm is trained (transformers, LlamaRMSNorm)."""
-    if again or not batch.system.stack.eager:
+    if again or not batch.system.stack.kernels.eager:
         return 0.0
     return 4.0 if batch.system.lora_rank else 6.0
 
@@ -344,7 +345,7 @@ def train_memory(
 def late_gradients(batch: MicroBatch) -> Array:
     """Whether gradients come only as stored activations go: in a step of one micro-batch, where they are allocated by
     the backward pass and freed behind the update; by run."""
-    return batch.system.stack.fsdp2 & (batch.per_step <= 1.0)
+    return batch.system.stack.parallelism.fsdp2 & (batch.per_step <= 1.0)
 
 
 def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Array]:
@@ -372,15 +373,15 @@ def logits_of(batch: MicroBatch) -> Array:
     With those of all micro-batches in bf16 where the last stage of a pipeline keeps its outputs until the step ends.
     """
     system, runs = batch.system, batch.runs
-    outputs = 2.0 * batch.per_step * (runs.pp > 1) if system.stack.fsdp2 else 0.0
-    per_token = (system.stack.logit_bytes + outputs) * system.model.vocab_size * (1.0 + system.mtp_layers)
+    outputs = 2.0 * batch.per_step * (runs.pp > 1) if system.stack.parallelism.fsdp2 else 0.0
+    per_token = (system.stack.memory.logit_bytes + outputs) * system.model.vocab_size * (1.0 + system.mtp_layers)
     return batch.tokens * per_token / as_array(runs.tp)
 
 
 def gathered_bytes(batch: MicroBatch) -> Array:
     """Keys and values of whole sequences, where a method of context parallelism gathers them for a layer [bytes]."""
     runs, system = batch.runs, batch.system
-    if not context_method(system.stack.context).gathers:
+    if not context_method(system.stack.parallelism.context).gathers:
         return np.zeros(len(runs))
     cores = system.model.cores().values()
     each = (as_array(core.kv_elements_per_token(runs.tp)) for core in cores)
@@ -403,7 +404,7 @@ def states_of(
         held, ends = replace(held, dense=none, layer=none, adapters=none), none
     runs, system, precision = batch.runs, batch.system, batch.system.precision
     dense, experts = held.dense * layers + ends, held.experts * layers
-    zero = system.stack.zero_between(runs)
+    zero = system.stack.parallelism.zero_between(runs)
     over, expert_over = as_array(runs.dp) * runs.cp / runs.copies(), runs.expert_dp() / runs.copies()
 
     def cut(least: int, dense: Array, experts: Array | float = 0.0) -> Array:
@@ -415,7 +416,7 @@ def states_of(
         return size * cut(least, dense, experts)
 
     weights = precision.weight_bytes * cut(3, dense, experts)
-    if system.stack.fsdp2 and not system.lora_rank:  # those that are sharded are the optimiser's
+    if system.stack.parallelism.fsdp2 and not system.lora_rank:  # those that are sharded are the optimiser's
         weights = np.where(zero >= 3, precision.weight_bytes * ends, weights)  # the root's stay gathered
     if precision.frozen_bytes is not None:  # embedding and head stay as they are; one layer at a time is written out
         weights = precision.frozen_bytes * cut(3, held.dense * layers, experts) + precision.weight_bytes * cut(3, ends)
@@ -427,7 +428,7 @@ def states_of(
         weights = weights + 2.0 * precision.gemm_bytes * held.layer
     return {
         "weights": weights,
-        "gradients": spread(system.stack.gradient_bytes, 2),
+        "gradients": spread(system.stack.memory.gradient_bytes, 2),
         "optimizer": spread(precision.optimizer_bytes, 1),
     }
 

@@ -22,7 +22,7 @@ class Practice:
     were not searched, loading of data, slow hosts and links, evaluation and saving within the hours that are billed.
 
     Args:
-        family: of the stack, see `TrainingStack.family`.
+        family: of the stack, see `TrainingEvidence.family`.
         slowdown: step of a published run over that tuned step: the median of the family's runs, drawn to the median of
             all runs where the family has few; failures are counted apart [1].
         low, high: ends of the interval in which 90 % of all runs lay around the number of their family [1].
@@ -80,5 +80,5 @@ def practice_of(system: TrainingSystem) -> Practice | None:
     generation = system.cluster.chip.generation.split("-")[0]
     if system.calibration.is_unit or system.lora_rank or system.packed_len or generation == "tpu":
         return None
-    found = published_practice().get(system.stack.family)
+    found = published_practice().get(system.stack.evidence.family)
     return found and replace(found, is_measured=generation in found.generations)

@@ -65,13 +65,13 @@ class OwnNumberRecord(Record):
     """A number that is fitted for this stack by itself, where the others share one.
 
     Args:
-        name: Field of the stack.
+        key: Its dotted key, such as kernels.elementwise.
         prior: Value that it is drawn to.
         spread: How far it may lie from the prior before that costs as much as one misfit, in ln.
         low, high: Bounds.
     """
 
-    name: Text
+    key: Text
     prior: Positive
     spread: Positive
     low: Positive
@@ -84,86 +84,78 @@ def by_key(table: Iterable[SlowdownRecord]) -> dict[Key, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingStack(CatalogueObject):
-    """A training stack: its habits, and numbers fitted to published runs.
+class TrainingKernels:
+    """The kernels of a training stack: which they are, and how much slower they run in a step than alone.
 
     Args:
-        kernels: Calibration that its kernels start from.
+        calibration: Calibration that the kernels start from.
         flash_attention: Whether attention is one fused kernel.
-        gemm_slowdown: Products in a step over products alone, by generation and data type.
-        expert_slowdown: The same for grouped products of experts, beyond gemm_slowdown, by generation.
+        eager: Whether every small operation is a kernel of its own that keeps its inputs, as in PyTorch without a
+            compiler; else norms, rotations and activations are fused.
+        gemm_slowdown: Products in a step over products alone, by generation and data type [1].
+        expert_slowdown: The same for grouped products of experts, beyond gemm_slowdown, by generation [1].
         flash_forward: Fused attention in a step over the kernel of serving, forward, on chips before Hopper [1].
         flash_backward: The backward pass of fused attention over that, as its kernel reaches less of the peak [1].
         flash_since_hopper: The same from Hopper on: FlashAttention-2 over the newest kernels, as it does not use the
             asynchronous units; 1 for stacks that have the newest kernels [1].
         flash_since_blackwell: The same from Blackwell on, where it is no faster than on Hopper: it does not use the
             tensor memory [1].
-        eager: Whether every small operation is a kernel of its own that keeps its inputs, as in PyTorch without a
-            compiler; else norms, rotations and activations are fused.
-        sequence_parallel: Whether what lies between tensor-parallel blocks is spread over tp as well.
         elementwise: Bytes of small kernels over those of perfectly fused ones [1].
         quantise: Bytes of casts over those of one pass [1].
         permute: Passes of routed tokens through memory [count].
         unfused: Passes of expert activations through memory where experts have biases [count].
         state: Time of recurrent layers over their products at the speed of a plain product [1].
-        tensor_exposed, context_exposed: Share of these collectives that does not hide behind compute [1].
-        expert_inside, expert_outside: Time of the expert exchange over its bytes at the speed of the link, within and
-            across scale-up domains [1].
-        pipeline_exposed: Share of the sends between stages that does not hide behind other micro-batches [1].
-        data_exposed: Share of the gradient exchange that shows [1].
-        shard_exposed: Share of gathers of sharded weights that shows [1].
-        host_dense_s, host_moe_s, host_expert_s, host_state_s: Host time to launch a dense layer, a mixture layer, one
-            local expert of it, a recurrent layer, forward and backward [s].
-        host_grace: The same on chips whose host is a Grace CPU with graphs captured [1].
-        fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
-        gradient_bytes: A gradient as it is exchanged [bytes].
-        zero: What data parallelism shards by default.
-        fsdp2: Whether it is built on PyTorch's FSDP2. Sharded weights are the fp32 ones that the optimiser updates;
-            gradients are allocated by the backward pass and freed behind the update; in a pipeline, a stage gathers
-            weights and scatters gradients once a step and holds both whole in between, and the last one keeps the
-            logits of every micro-batch. Else bf16 weights stand beside those of the optimiser, the buffer of the
-            gradients stays, and weights and gradients are exchanged in every micro-batch.
-        logit_bytes: What the loss holds at once of a logit, in all its copies [bytes].
-        graphed_mixtures: Labels of data types in which a whole step of a mixture is one captured graph, which the host
-            launches once.
-        interleaves_unstated: Whether a case whose source states no virtual_pp is taken to have had a part a layer; else
-            it had none.
-        hybrid_shards: Whether weights can be sharded over the replicas of one scale-up domain and copied to the others.
-        schedules: Pipeline schedules that it has.
-        recompute: Kinds of recomputation that it has and that are usual with it, the cheapest first.
-        forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
-        optimizer: Optimiser by default, with the data type of its moments.
-        dispatch_bytes: An element of a token on its way to experts whose products run in 8 bits [bytes].
-        activation_input_bytes, attention_output_bytes: An element of what an activation function starts from, and of
-            what attention puts out, as it is kept where products run in 8 bits [bytes].
-        numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
-        context: How chips that share a sequence attend to it: ring, all-gather or ulysses.
-        family: Stacks whose published runs went alike and are measured together (`rackline.training.practice`); none
-            where the record describes the runs of one team, whose steps are as they were run, and on TPUs.
-        trained: Models that its authors trained with it.
-        stated: Names of numbers that its authors state, which no fit changes.
-        is_default: Whether it is taken where no stack is named; true for one.
-        is_rl_default: Whether it is taken instead in steps of reinforcement learning; true for one.
-        default_on: Families of chip generations on which it is taken instead.
-        stands_for: Cases of other names, versions or chips that it describes.
-        own: Numbers that are fitted for it alone.
     """
 
-    kernels: Text = stated("unit")
+    calibration: Text = stated("unit")
     flash_attention: bool = True
+    eager: bool = False
     gemm_slowdown: Mapping[Key, float] = written_as(tuple[SlowdownRecord, ...], by_key, {}, needed=True)
     expert_slowdown: Mapping[Key, float] = written_as(tuple[SlowdownRecord, ...], by_key, {})
     flash_forward: Positive = 1.0
     flash_backward: Positive = 1.0
     flash_since_hopper: Positive = 1.0
     flash_since_blackwell: Positive = 1.0
-    eager: bool = False
-    sequence_parallel: bool = True
     elementwise: NonNegative = 1.0
     quantise: NonNegative = 1.0
     permute: NonNegative = 1.0
     unfused: NonNegative = 1.0
     state: NonNegative = 1.0
+
+    def gemm(self, chip: Chip, dtype: str) -> float:
+        """Return the slowdown of products of a data type on a chip [1]."""
+        return lookup(self.gemm_slowdown, chip.generation, dtype)
+
+    def experts(self, chip: Chip) -> float:
+        """Return the further slowdown of grouped products of experts [1]."""
+        return lookup(self.expert_slowdown, chip.generation, "*")
+
+    def flash(self, chip: Chip) -> float:
+        """Return the time of fused attention in a step over that of the kernel alone, forward [1]."""
+        return self.flash_of(chip.generation)
+
+    def flash_of(self, generation: str) -> float:
+        """Return the same by generation: one kernel before Hopper under every stack, what each has since."""
+        if generation in BEFORE_HOPPER:
+            return self.flash_forward
+        return self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCommunication:
+    """How a training stack exchanges data between chips, and how much of that it does not hide behind compute.
+
+    Args:
+        tensor_exposed, context_exposed: Share of these collectives that does not hide behind compute [1].
+        expert_inside, expert_outside: Time of the expert exchange over its bytes at the speed of the link, within and
+            across scale-up domains [1].
+        pipeline_exposed: Share of the sends between stages that does not hide behind other micro-batches [1].
+        data_exposed: Share of the gradient exchange that shows [1].
+        shard_exposed: Share of gathers of sharded weights that shows [1].
+        forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
+        dispatch_bytes: An element of a token on its way to experts whose products run in 8 bits [bytes].
+    """
+
     tensor_exposed: Fraction = 1.0
     context_exposed: Fraction = 1.0
     expert_inside: NonNegative = 1.0
@@ -171,66 +163,63 @@ class TrainingStack(CatalogueObject):
     pipeline_exposed: Fraction = 1.0
     data_exposed: NonNegative = 1.0
     shard_exposed: Fraction = 1.0
-    host_dense_s: NonNegative = 0.0
-    host_moe_s: NonNegative = 0.0
-    host_expert_s: NonNegative = 0.0
-    host_state_s: NonNegative = 0.0
-    host_grace: Positive = 1.0
+    forwards_tokens: bool = True
+    dispatch_bytes: Positive = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingHost:
+    """What the host of a training stack needs to launch a step.
+
+    Args:
+        dense_s, moe_s, expert_s, state_s: Time to launch a dense layer, a mixture layer, one local expert of it, a
+            recurrent layer, forward and backward [s].
+        grace_over_x86: The same times on chips whose host is a Grace CPU with graphs captured, over those of an x86
+            host [1].
+        fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
+        graphed_mixtures: Labels of data types in which a whole step of a mixture is one captured graph, which the host
+            launches once.
+    """
+
+    dense_s: NonNegative = 0.0
+    moe_s: NonNegative = 0.0
+    expert_s: NonNegative = 0.0
+    state_s: NonNegative = 0.0
+    grace_over_x86: Positive = 1.0
     fixed_s: NonNegative = 0.0
-    gradient_bytes: Positive = 4.0
+    graphed_mixtures: tuple[Text, ...] = ()
+
+    def over_x86(self, chip: Chip) -> float:
+        """Return the time of the host beside a chip over that of a plain x86 host [1]."""
+        return self.grace_over_x86 if chip.grace else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingParallelism:
+    """How a training stack spreads a model over chips.
+
+    Args:
+        schedules: Pipeline schedules that it has.
+        sequence_parallel: Whether what lies between tensor-parallel blocks is spread over tp as well.
+        context: How chips that share a sequence attend to it: ring, all-gather or ulysses.
+        zero: What data parallelism shards by default.
+        fsdp2: Whether it is built on PyTorch's FSDP2. Sharded weights are the fp32 ones that the optimiser updates;
+            gradients are allocated by the backward pass and freed behind the update; in a pipeline, a stage gathers
+            weights and scatters gradients once a step and holds both whole in between, and the last one keeps the
+            logits of every micro-batch. Else bf16 weights stand beside those of the optimiser, the buffer of the
+            gradients stays, and weights and gradients are exchanged in every micro-batch.
+        hybrid_shards: Whether weights can be sharded over the replicas of one scale-up domain and copied to the others.
+    """
+
+    schedules: tuple[ScheduleName, ...] = stated(SCHEDULES)
+    sequence_parallel: bool = True
+    context: ContextName = "ring"
     zero: Annotated[int, Field(ge=0, le=3)] = 1
     fsdp2: bool = False
-    logit_bytes: Positive = 8.0
-    graphed_mixtures: tuple[Text, ...] = ()
-    interleaves_unstated: bool = True
     hybrid_shards: bool = False
-    schedules: tuple[ScheduleName, ...] = stated(SCHEDULES)
-    recompute: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
-    forwards_tokens: bool = True
-    optimizer: Text = "adam"
-    dispatch_bytes: Positive = 2.0
-    activation_input_bytes: Positive = 2.0
-    attention_output_bytes: Positive = 2.0
-    numbers_of: str = ""
-    context: ContextName = "ring"
-    family: str = ""
-    trained: tuple[Text, ...] = ()
-    stated: tuple[Text, ...] = ()
-    is_default: bool = False
-    is_rl_default: bool = False
-    default_on: tuple[Text, ...] = ()
-    stands_for: tuple[StandsForRecord, ...] = ()
-    own: tuple[OwnNumberRecord, ...] = ()
-
-    def gemm(self, chip: Chip, dtype: str) -> float:
-        """Slowdown of products of a data type on a chip [1]."""
-        return lookup(self.gemm_slowdown, chip.generation, dtype)
-
-    def experts(self, chip: Chip) -> float:
-        """Further slowdown of grouped products of experts [1]."""
-        return lookup(self.expert_slowdown, chip.generation, "*")
-
-    def flash(self, chip: Chip) -> float:
-        """Fused attention in a step over the kernel alone, forward [1]."""
-        return self.flash_of(chip.generation)
-
-    def flash_of(self, generation: str) -> float:
-        """The same by generation: one kernel before Hopper under every stack, what each has since."""
-        if generation in BEFORE_HOPPER:
-            return self.flash_forward
-        return self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
-
-    def kinds_of_recompute(self, asked: Iterable[str] = ()) -> list[str]:
-        """What a search looks at, the cheapest first; scores that no kernel writes out are not recomputed.
-
-        Args:
-            asked: in place of the stack's own.
-        """
-        kinds = list(asked) or self.recompute
-        return [name for name in kinds if name != "selective" or not self.flash_attention] or ["none"]
 
     def zero_between(self, runs: Runs) -> IntArray:
-        """ZeRO level that holds between two micro-batches; under FSDP2 in a pipeline only optimiser states stay cut.
+        """Return the ZeRO level between two micro-batches; under FSDP2 in a pipeline only optimiser states stay cut.
 
         Sources: torch/distributed/pipelining/stage.py @0138610, backward_maybe_with_nosync: neither gradients are
             reduced nor weights sharded again before the last backward pass; torchtitan @9dec370, parallelize_llama.py:
@@ -238,19 +227,119 @@ class TrainingStack(CatalogueObject):
         """
         return np.where(self.fsdp2 & (runs.pp > 1), np.minimum(runs.zero, 1), runs.zero)
 
-    def host(self, chip: Chip) -> float:
-        """Host time over that of a plain x86 host [1]."""
-        return self.host_grace if chip.grace else 1.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMemory:
+    """What a training stack stores, in which sizes, and what it computes again instead.
+
+    Args:
+        optimizer: Optimiser by default, with the data type of its moments.
+        gradient_bytes: A gradient as it is stored and exchanged [bytes].
+        logit_bytes: What the loss holds at once of a logit, in all its copies [bytes].
+        activation_input_bytes, attention_output_bytes: An element of what an activation function starts from, and of
+            what attention puts out, as it is kept where products run in 8 bits [bytes].
+        recompute: Kinds of recomputation that it has and that are usual with it, the cheapest first.
+    """
+
+    optimizer: Text = "adam"
+    gradient_bytes: Positive = 4.0
+    logit_bytes: Positive = 8.0
+    activation_input_bytes: Positive = 2.0
+    attention_output_bytes: Positive = 2.0
+    recompute: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEvidence:
+    """Which published runs a training stack describes, and which of its numbers are fitted to them.
+
+    Args:
+        family: Stacks whose published runs went alike and are measured together (`rackline.training.practice`); none
+            where the record describes the runs of one team, whose steps are as they were run, and on TPUs.
+        trained: Models that its authors trained with it.
+        stands_for: Cases of other names, versions or chips that it describes.
+        interleaves_unstated: Whether a case whose source states no virtual_pp is taken to have had a part a layer; else
+            it had none.
+        numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
+        stated: Dotted keys of numbers that its authors state, which no fit changes.
+        own: Numbers that are fitted for it alone.
+    """
+
+    family: str = ""
+    trained: tuple[Text, ...] = ()
+    stands_for: tuple[StandsForRecord, ...] = ()
+    interleaves_unstated: bool = True
+    numbers_of: str = ""
+    stated: tuple[Text, ...] = ()
+    own: tuple[OwnNumberRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStack(CatalogueObject):
+    """A training stack: its habits, and numbers fitted to published runs, in one record for each subject.
+
+    Args:
+        is_default: Whether it is taken where no stack is named; true for one.
+        is_rl_default: Whether it is taken instead in steps of reinforcement learning; true for one.
+        default_on: Families of chip generations on which it is taken instead.
+        kernels: Its kernels, and how much slower they run in a step than alone.
+        communication: Exchange between chips, and how much of it shows.
+        host: Time of the host.
+        parallelism: How it spreads a model over chips.
+        memory: What it stores, in which sizes.
+        evidence: Which published runs it describes, and how its numbers are fitted to them.
+    """
+
+    is_default: bool = False
+    is_rl_default: bool = False
+    default_on: tuple[Text, ...] = ()
+    kernels: TrainingKernels = stated(TrainingKernels())
+    communication: TrainingCommunication = TrainingCommunication()
+    host: TrainingHost = TrainingHost()
+    parallelism: TrainingParallelism = stated(TrainingParallelism())
+    memory: TrainingMemory = TrainingMemory()
+    evidence: TrainingEvidence = TrainingEvidence()
+
+    def with_values(self, values: Mapping[str, object]) -> TrainingStack:
+        """Return the stack with other values of its records.
+
+        Args:
+            values: by dotted key, such as host.dense_s.
+
+        Raises:
+            AttributeError, TypeError: a key that the stack does not have.
+
+        >>> IDEAL.with_values({"host.dense_s": 1e-3, "memory.gradient_bytes": 2.0}).host.dense_s
+        0.001
+        """
+        changes: dict[str, dict[str, object]] = {}
+        for key, value in values.items():
+            record, _, field = key.partition(".")
+            changes.setdefault(record, {})[field] = value
+        records = {record: replace(getattr(self, record), **fields) for record, fields in changes.items()}
+        return replace(self, **records)
+
+    def kinds_of_recompute(self, asked: Iterable[str] = ()) -> list[str]:
+        """List the kinds that a search looks at, the cheapest first, without scores that no kernel writes out.
+
+        Args:
+            asked: in place of the stack's own.
+        """
+        kinds = list(asked) or self.memory.recompute
+        return [name for name in kinds if name != "selective" or not self.kernels.flash_attention] or ["none"]
 
 
 def with_context(stack: TrainingStack, name: str) -> TrainingStack:
-    """The stack with another method of context parallelism, of which all shows if it does not run behind attention.
+    """Return the stack with another method of context parallelism.
+
+    All of its time shows if the method does not run behind attention.
 
     Raises:
         InputError: the method is unknown.
     """
     method = context_method(name)
-    return replace(stack, context=method.name, **({} if method.hides else {"context_exposed": 1.0}))
+    shown = {} if method.hides else {"communication.context_exposed": 1.0}
+    return stack.with_values({"parallelism.context": method.name, **shown})
 
 
 BEFORE_HOPPER = ("volta", "ampere", "ada")
@@ -303,7 +392,7 @@ def default_training_stack(generation: str = "", *, rl: bool = False) -> str:
 
 def stack_that_trained(model: str) -> str:
     """Name of the stack that the authors of a model trained it with; empty where none is known."""
-    return next((name for name in names("training_stacks") if model in training_stack(name).trained), "")
+    return next((name for name in names("training_stacks") if model in training_stack(name).evidence.trained), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,7 +505,7 @@ def train_precision(
     scales of 128 × 128 weights (Hopper), else as bf16.
     """
     name = label.strip().lower()
-    optimizer = optimizer or stack.optimizer
+    optimizer = optimizer or stack.memory.optimizer
     _check("precision", name, _LABELS, label)
     _check("optimizer", optimizer, OPTIMIZERS, optimizer)
     base = TrainPrecision(label=name, moment_bytes=OPTIMIZERS[optimizer])
@@ -441,8 +530,8 @@ def train_precision(
         quantised=True,
         weight_bytes=stored,
         gather_bytes=gather,
-        dispatch_bytes=stack.dispatch_bytes,
-        activation_input_bytes=stack.activation_input_bytes,
-        attention_output_bytes=stack.attention_output_bytes,
+        dispatch_bytes=stack.communication.dispatch_bytes,
+        activation_input_bytes=stack.memory.activation_input_bytes,
+        attention_output_bytes=stack.memory.attention_output_bytes,
         notes=tuple(notes),
     )

@@ -191,7 +191,7 @@ def _host_layers(system: TrainingSystem, runs: Runs) -> tuple[Array, Array, Arra
             experts = experts + group.count * np.ceil(group.ffn.num_experts / as_array(runs.ep))
         elif group.ffn.d_ff:
             dense += 0.5 * group.count
-    graphed = mixtures and not states and system.precision.label in system.stack.graphed_mixtures
+    graphed = mixtures and not states and system.precision.label in system.stack.host.graphed_mixtures
     one = np.full(len(runs), 0.0 if graphed else 1.0)
     return dense * one, mixtures * one, experts * one, states * one
 
@@ -238,6 +238,7 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     """
     runs = parts.runs
     scale = scale or {}
+    communication, gradient_bytes = stack.communication, stack.memory.gradient_bytes
     times = multipliers(parts, stack, scale)
     pp, m = as_array(runs.pp), parts.micro_batches
     shown: dict[str, Array] = {}
@@ -254,8 +255,8 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     hidden = hide_exchange(runs, m, shown, alone)
     device = hidden.mean
     dense, mixtures, experts, states = parts.host_layers
-    host = dense * stack.host_dense_s + mixtures * stack.host_moe_s + experts * stack.host_expert_s
-    host = (host + states * stack.host_state_s) * scale.get("host", stack.host(parts.chip)) / pp
+    host = dense * stack.host.dense_s + mixtures * stack.host.moe_s + experts * stack.host.expert_s
+    host = (host + states * stack.host.state_s) * scale.get("host", stack.host.over_x86(parts.chip)) / pp
     # a third of the launches are those of the forward pass, which full recomputation repeats
     host = host * np.where(runs.recompute == RECOMPUTE.index("full"), 4.0 / 3.0, 1.0)
     layers = (device**CORNER + host**CORNER) ** (1.0 / CORNER)
@@ -266,22 +267,22 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     mean = layers + head / pp
     # FSDP gathers weights for the forward and the backward pass and scatters gradients, in every micro-batch; where
     # only gradients are sharded, weights stay until the backward pass is over. Frozen weights are not scattered
-    zero = stack.zero_between(runs)
+    zero = stack.parallelism.zero_between(runs)
     gathers = np.where(zero == 3, 2.0, np.where(zero == 2, 1.0, 0.0))
     sharded = gathers * parts.gather_bytes * parts.shard_gather
-    sharded = sharded + (zero >= 2) * stack.gradient_bytes * parts.scatter
-    shard = np.maximum(stack.shard_exposed * sharded, sharded - (1.0 - stack.shard_exposed) * stage)
+    sharded = sharded + (zero >= 2) * gradient_bytes * parts.scatter
+    shard = np.maximum(communication.shard_exposed * sharded, sharded - (1.0 - communication.shard_exposed) * stage)
     # a stage receives each of its parts once forward and once backward
-    hops = stack.pipeline_exposed * 2.0 * as_array(runs.virtual_pp) * parts.hop
+    hops = communication.pipeline_exposed * 2.0 * as_array(runs.virtual_pp) * parts.hop
     bubble = bubble_seconds(runs, phases, host, mean, parts.hop, pair=mean + hidden.pair - device)
-    grad = stack.gradient_bytes * parts.scatter
+    grad = gradient_bytes * parts.scatter
     weights = np.where(runs.zero == 1, parts.trained_bytes * parts.gather, 0.0)
-    weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
+    weights = np.where(runs.zero == 0, gradient_bytes * parts.gather, weights)
     weights = np.where(zero < np.minimum(runs.zero, 2), parts.gather_bytes * parts.shard_gather, weights)
     # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
-    once = np.where(zero >= 2, 0.0, grad + weights) + stack.gradient_bytes * parts.copies
-    data = stack.data_exposed * once
-    fixed = stack.fixed_s * np.ones(len(runs))
+    once = np.where(zero >= 2, 0.0, grad + weights) + gradient_bytes * parts.copies
+    data = communication.data_exposed * once
+    fixed = stack.host.fixed_s * np.ones(len(runs))
     step = m * (stage + shard + hops) + bubble + data + parts.optimizer + fixed
     shown = hidden.shown
     shown["shards"] = shard
@@ -307,24 +308,25 @@ def multipliers(
     parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
 ) -> dict[tuple[Kind, Phase], FloatLike]:
     """(kind, phase) → factor on the time of single kernels."""
-    gemm = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
+    kernels, communication = stack.kernels, stack.communication
+    gemm = scale.get("gemm", kernels.gemm(parts.chip, parts.dtype))
     factors: dict[Kind, FloatLike] = {
         "gemm": gemm,
-        "experts": gemm * scale.get("experts", stack.experts(parts.chip)),
-        "attention": scale.get("flash", stack.flash(parts.chip)),
-        "head": scale.get("head", stack.gemm(parts.chip, "bf16")),
-        "state": stack.state,
-        "elementwise": stack.elementwise,
-        "quantise": stack.quantise,
-        "permute": stack.permute,
-        "unfused": stack.unfused,
-        "tensor": stack.tensor_exposed,
-        "context": stack.context_exposed,
-        "expert_inside": stack.expert_inside,
-        "expert_outside": stack.expert_outside,
+        "experts": gemm * scale.get("experts", kernels.experts(parts.chip)),
+        "attention": scale.get("flash", kernels.flash(parts.chip)),
+        "head": scale.get("head", kernels.gemm(parts.chip, "bf16")),
+        "state": kernels.state,
+        "elementwise": kernels.elementwise,
+        "quantise": kernels.quantise,
+        "permute": kernels.permute,
+        "unfused": kernels.unfused,
+        "tensor": communication.tensor_exposed,
+        "context": communication.context_exposed,
+        "expert_inside": communication.expert_inside,
+        "expert_outside": communication.expert_outside,
         "logits": 1.0,
     }
-    slower = {("attention", phase): stack.flash_backward for phase in PHASES if phase != "forward"}
+    slower = {("attention", phase): kernels.flash_backward for phase in PHASES if phase != "forward"}
     return {key: factors[key[0]] * slower.get(key, 1.0) for key in (*parts.seconds, *parts.ends)}
 
 

@@ -112,7 +112,7 @@ class TrainingSystem:
             stack if isinstance(stack, TrainingStack) else training_stack(stack or default_training_stack(generation))
         )
         found = with_context(found, context) if context else found
-        numbers = calibration(found.kernels, cluster.chip)
+        numbers = calibration(found.kernels.calibration, cluster.chip)
         types = train_precision(precision, cluster.chip, optimizer, found) if isinstance(precision, str) else precision
         return cls(
             model=model,
@@ -188,7 +188,7 @@ class MicroBatch:
     @property
     def spread(self) -> Array:
         """Chips that share activations between tensor-parallel blocks [count]."""
-        return as_array(self.runs.tp) if self.system.stack.sequence_parallel else np.ones(len(self.runs))
+        return as_array(self.runs.tp) if self.system.stack.parallelism.sequence_parallel else np.ones(len(self.runs))
 
     @property
     def per_step(self) -> Array:

@@ -119,7 +119,8 @@ def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]
     pairs, name = f.attention_pairs(attention.kind), f"attention_{attention.kind}"
     work = AttentionWork.prefill(attention, heads, kv_heads, 0.0)  # nothing is cached
     per_pair = as_array(work.pair_flop) * count
-    if not batch.system.stack.flash_attention:  # the whole square is multiplied, scores and probabilities pass memory
+    # without fused attention the whole square is multiplied, and scores and probabilities pass memory
+    if not batch.system.stack.kernels.flash_attention:
         hbm, formula = (pairs, 8.0 * heads * count), "the whole square, both halves"
         scores: Again = {"selective": 1.0, "selective-op": 1.0}
         found += rows(name, "gemm", "gemm", (pairs, 2.0 * per_pair), hbm, 2.0 * count, 2.0, formula, scores)
@@ -220,7 +221,7 @@ def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn 
 
     Of ten passes over the residual stream in a layer, two norms make four: each reads and writes it.
     """
-    if batch.system.stack.eager:
+    if batch.system.stack.kernels.eager:
         return eager_work(batch)
     model, tp = batch.system.model, as_array(batch.runs.tp)
     layers = max(sum(kinds.values()), sum(blocks.values()))
@@ -326,7 +327,7 @@ def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> list[Work]:
     cp, found = as_array(batch.runs.cp), list[Work]()
     if not np.any(cp > 1):
         return found
-    how = context_method(batch.system.stack.context)
+    how = context_method(batch.system.stack.parallelism.context)
     group = make_group(batch.system.cluster, cp, as_array(batch.runs.tp))
     for attention, count in cores.items():
         if np.any(as_array(attention.kv_elements_per_token(batch.runs.tp)) > 0):
@@ -357,7 +358,7 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> list[Work]:
         domains = distinct_ranks(np.minimum(as_array(group.outside), ffn.num_experts), *picks)
 
         def sent(of: c.Group) -> c.CollectiveCost:
-            if batch.system.stack.forwards_tokens:
+            if batch.system.stack.communication.forwards_tokens:
                 return c.forwarded_all_to_all(of, ranks, domains)
             return c.scaled_cost(c.all_to_all(of), float(ffn.experts_per_token))
 

@@ -32,7 +32,7 @@ def train_stack_name(case: Case, generation: str) -> str:
     name = case.stack.lower().replace(" ", "-").replace("_", "-")
     given = version_numbers(case.stack_version)
     for known in names("training_stacks"):
-        for one in training_stack(known).stands_for:
+        for one in training_stack(known).evidence.stands_for:
             if one.stack != name or (one.generation is not None and one.generation != generation):
                 continue
             if one.before is None or (given and given < version_numbers(one.before)):
@@ -152,12 +152,12 @@ class TrainCases:
         """Parameters that depend on chip and data type, by case."""
         return {
             "gemm": np.array(
-                [lookup(stack.gemm_slowdown, g, d) for g, d in zip(self.generations, self.dtypes, strict=True)]
+                [lookup(stack.kernels.gemm_slowdown, g, d) for g, d in zip(self.generations, self.dtypes, strict=True)]
             ),
-            "head": np.array([lookup(stack.gemm_slowdown, g, "bf16") for g in self.generations]),
-            "experts": np.array([lookup(stack.expert_slowdown, g, "*") for g in self.generations]),
-            "flash": np.array([stack.flash_of(g) for g in self.generations]),
-            "host": np.where(self.grace, stack.host_grace, 1.0),
+            "head": np.array([lookup(stack.kernels.gemm_slowdown, g, "bf16") for g in self.generations]),
+            "experts": np.array([lookup(stack.kernels.expert_slowdown, g, "*") for g in self.generations]),
+            "flash": np.array([stack.kernels.flash_of(g) for g in self.generations]),
+            "host": np.where(self.grace, stack.host.grace_over_x86, 1.0),
         }
 
     def take(self, rows: Array) -> TrainCases:
@@ -336,7 +336,7 @@ def _system(resolver: Resolver, case: Case, stack: TrainingStack) -> TrainingSys
 
 def _layout(case: Case, system: TrainingSystem) -> TrainLayout:
     """The layout of a case, with the cheapest recomputation that fits by the memory model where none is stated."""
-    layout = train_layout(case, system.model, interleaves=system.stack.interleaves_unstated)
+    layout = train_layout(case, system.model, interleaves=system.stack.evidence.interleaves_unstated)
     if case.text("recompute", "unknown").lower() != "unknown":
         return layout
     batch = MicroBatch(system=system, runs=Runs.of([layout]))

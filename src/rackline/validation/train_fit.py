@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypedDict
@@ -28,39 +28,41 @@ NOISE = 0.05
 
 
 def _n(name: str, prior: float, spread: float, low: float, high: float) -> Parameter:
-    """A parameter; its name is "field", "field generation dtype" for slowdowns, or "field stack" for a single stack."""
+    """A parameter of a number by its dotted key: alone, with "generation dtype" for slowdowns, or with one stack."""
     return Parameter(name=name, start=prior, spread=spread, low=low, high=high)
 
 
+_TABLES = ("kernels.gemm_slowdown", "kernels.expert_slowdown")
+"""Numbers of a stack that differ by generation and data type."""
 _COMMON: tuple[Parameter, ...] = (
-    _n("gemm_slowdown ampere *", 1.15, 0.15, 0.8, 2.0),
-    _n("gemm_slowdown hopper bf16", 1.15, 0.15, 0.8, 2.0),
-    _n("gemm_slowdown hopper *", 1.15, 0.15, 0.8, 2.0),
-    _n("gemm_slowdown blackwell bf16", 1.15, 0.15, 0.8, 2.0),
-    _n("gemm_slowdown blackwell fp8", 1.15, 0.15, 0.8, 2.0),
-    _n("gemm_slowdown blackwell fp4", 1.15, 0.15, 0.8, 2.0),
+    _n("kernels.gemm_slowdown ampere *", 1.15, 0.15, 0.8, 2.0),
+    _n("kernels.gemm_slowdown hopper bf16", 1.15, 0.15, 0.8, 2.0),
+    _n("kernels.gemm_slowdown hopper *", 1.15, 0.15, 0.8, 2.0),
+    _n("kernels.gemm_slowdown blackwell bf16", 1.15, 0.15, 0.8, 2.0),
+    _n("kernels.gemm_slowdown blackwell fp8", 1.15, 0.15, 0.8, 2.0),
+    _n("kernels.gemm_slowdown blackwell fp4", 1.15, 0.15, 0.8, 2.0),
     # a compiled step runs the products that were timed alone, and engines of their own move what chips exchange
-    _n("gemm_slowdown tpu *", 1.0, 0.05, 0.8, 2.0),
-    _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips without measurements stay at the prior
-    _n("expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
-    _n("flash_forward", 1.1, 0.15, 0.8, 2.5),
-    _n("flash_backward", 1.3, 0.15, 0.9, 2.0),
-    _n("elementwise", 1.0, 0.4, 0.3, 4.0),
-    _n("quantise", 1.0, 0.4, 0.2, 4.0),
-    _n("permute", 4.0, 0.5, 0.5, 12.0),
-    _n("unfused", 10.0, 1.0, 1.0, 120.0),
-    _n("state", 10.0, 0.7, 1.0, 100.0),
-    _n("tensor_exposed", 0.3, 0.5, 0.05, 1.0),
-    _n("context_exposed", 0.3, 0.5, 0.05, 1.0),
-    _n("expert_inside", 1.0, 0.5, 0.1, 3.0),
-    _n("expert_outside", 1.2, 0.5, 0.1, 4.0),
-    _n("data_exposed", 0.7, 0.4, 0.05, 1.5),
-    _n("shard_exposed", 0.5, 0.4, 0.05, 1.0),
-    _n("host_dense_s", 0.9e-3, 0.4, 0.1e-3, 4e-3),
-    _n("host_moe_s", 5e-3, 0.25, 0.3e-3, 20e-3),
-    _n("host_expert_s", 0.1e-3, 0.3, 0.01e-3, 0.3e-3),
-    _n("host_state_s", 5e-3, 0.5, 0.3e-3, 20e-3),
-    _n("host_grace", 0.6, 0.4, 0.2, 1.5),
+    _n("kernels.gemm_slowdown tpu *", 1.0, 0.05, 0.8, 2.0),
+    _n("kernels.gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips without measurements stay at the prior
+    _n("kernels.expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
+    _n("kernels.flash_forward", 1.1, 0.15, 0.8, 2.5),
+    _n("kernels.flash_backward", 1.3, 0.15, 0.9, 2.0),
+    _n("kernels.elementwise", 1.0, 0.4, 0.3, 4.0),
+    _n("kernels.quantise", 1.0, 0.4, 0.2, 4.0),
+    _n("kernels.permute", 4.0, 0.5, 0.5, 12.0),
+    _n("kernels.unfused", 10.0, 1.0, 1.0, 120.0),
+    _n("kernels.state", 10.0, 0.7, 1.0, 100.0),
+    _n("communication.tensor_exposed", 0.3, 0.5, 0.05, 1.0),
+    _n("communication.context_exposed", 0.3, 0.5, 0.05, 1.0),
+    _n("communication.expert_inside", 1.0, 0.5, 0.1, 3.0),
+    _n("communication.expert_outside", 1.2, 0.5, 0.1, 4.0),
+    _n("communication.data_exposed", 0.7, 0.4, 0.05, 1.5),
+    _n("communication.shard_exposed", 0.5, 0.4, 0.05, 1.0),
+    _n("host.dense_s", 0.9e-3, 0.4, 0.1e-3, 4e-3),
+    _n("host.moe_s", 5e-3, 0.25, 0.3e-3, 20e-3),
+    _n("host.expert_s", 0.1e-3, 0.3, 0.01e-3, 0.3e-3),
+    _n("host.state_s", 5e-3, 0.5, 0.3e-3, 20e-3),
+    _n("host.grace_over_x86", 0.6, 0.4, 0.2, 1.5),
 )
 
 
@@ -68,29 +70,29 @@ _COMMON: tuple[Parameter, ...] = (
 def fitted_numbers() -> tuple[Parameter, ...]:
     """All fitted parameters: those that stacks share, and those of single stacks of the catalogue."""
     own = (
-        _n(f"{one.name} {stack}", one.prior, one.spread, one.low, one.high)
+        _n(f"{one.key} {stack}", one.prior, one.spread, one.low, one.high)
         for stack in names("training_stacks")
-        for one in training_stack(stack).own
+        for one in training_stack(stack).evidence.own
     )
     return (*_COMMON, *own)
 
 
 def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) -> dict[str, TrainingStack]:
     """Stacks with these parameters; everything else is unchanged."""
-    found: dict[str, TrainingStack] = {}
-    tables = ("gemm_slowdown", "expert_slowdown")
+    stacks: dict[str, TrainingStack] = {}
     for name, stack in base.items():
-        plain: dict[str, float] = {}
-        slow: dict[str, dict[tuple[str, str], float]] = {table: {} for table in tables}
+        evidence = stack.evidence
+        numbers: dict[str, float] = {}
+        tables: dict[str, dict[tuple[str, str], float]] = {table: {} for table in _TABLES}
         for number in fitted_numbers():
-            field, *of = number.name.split(" ")
-            if field in tables:
-                slow[field][of[0], of[1]] = values[number.name]
-            elif not of or of == [stack.numbers_of or name]:
-                plain[field] = values[number.name]
-        kept = {key: value for key, value in (plain | slow).items() if key not in stack.stated}
-        found[name] = replace(stack, **kept)  # type: ignore[arg-type]
-    return found
+            key, *of = number.name.split(" ")
+            if key in tables:
+                tables[key][of[0], of[1]] = values[number.name]
+            elif not of or of == [evidence.numbers_of or name]:
+                numbers[key] = values[number.name]
+        fitted = {key: value for key, value in (numbers | tables).items() if key not in evidence.stated}
+        stacks[name] = stack.with_values(fitted)
+    return stacks
 
 
 def base_stacks(cases: TrainCases) -> dict[str, TrainingStack]:
@@ -124,44 +126,6 @@ def fit_numbers(
         max_nfev=40,
     ).values
 
-
-_TABLES = ("gemm_slowdown", "expert_slowdown")
-_RARE = (
-    "eager",
-    "flash_since_blackwell",
-    "fsdp2",
-    "logit_bytes",
-    "recompute",
-    "forwards_tokens",
-    "graphed_mixtures",
-    "interleaves_unstated",
-    "hybrid_shards",
-    "optimizer",
-    "dispatch_bytes",
-    "activation_input_bytes",
-    "attention_output_bytes",
-    "numbers_of",
-    "context",
-    "family",
-    "trained",
-    "stated",
-)
-"""Properties that a file states only if they differ from the defaults."""
-_DESCRIBES = ("is_default", "is_rl_default", "default_on", "stands_for", "own")
-"""Fields that describe the record itself and are not fitted."""
-_HABITS = (
-    "name",
-    "kernels",
-    "flash_attention",
-    "sequence_parallel",
-    "flash_since_hopper",
-    "pipeline_exposed",
-    "gradient_bytes",
-    "zero",
-    "fixed_s",
-    "schedules",
-    *_RARE,
-)
 
 _CITATION = (
     "fitted to published training steps of dgxc-benchmarking, Megatron-Bridge, Megatron-LM, LLM Foundry, MaxText and "
@@ -207,34 +171,42 @@ def write_stacks(stacks: Mapping[str, TrainingStack], folder: Path) -> tuple[lis
 
 
 def stack_toml(stack: TrainingStack) -> str:
-    """The file of a stack."""
-    data: dict[str, Any] = {
-        "name": stack.name,
-        "full_name": stack.full_name,
-        "aliases": stack.aliases,
-        "kernels": stack.kernels,
-    }
-    for habit in _HABITS[2:]:
-        if habit not in _RARE or getattr(stack, habit) != getattr(IDEAL, habit):
-            data[habit] = rounded(getattr(stack, habit))
-    data |= {key: value for key in _DESCRIBES if (value := plain(getattr(stack, key)))}
-    fitted = [f"{table}.*" for table in _TABLES]
-    for table in _TABLES:
-        entries: Mapping[tuple[str, str], float] = getattr(stack, table)
-        data[table] = [
-            {"generation": generation, "dtype": dtype, "ratio": rounded(ratio)}
-            for (generation, dtype), ratio in entries.items()
-        ]
-    for one in fields(TrainingStack):
-        if one.name not in data and one.name not in (*_HABITS, *_DESCRIBES, "sources"):
-            data[one.name] = rounded(getattr(stack, one.name))
-            if one.name not in stack.stated:
-                fitted.append(one.name)
+    """Return the file of a stack: what is fitted, what differs from the defaults, and what has a source."""
+    own = {number.key for number in stack.evidence.own}
+    shared = dict.fromkeys(number.name.split(" ")[0] for number in _COMMON)
+    fitted = [key for key in shared if key not in stack.evidence.stated]
+
+    def table_of(record: Any, default: Any, prefix: str = "") -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for field in fields(record):
+            value, usual = getattr(record, field.name), getattr(default, field.name)
+            key = f"{prefix}{field.name}"
+            if is_dataclass(value):
+                data[field.name] = table_of(value, usual, f"{key}.")
+            elif key in _TABLES:
+                data[field.name] = _slowdowns(value)
+            elif key in fitted or key in own:
+                data[field.name] = rounded(value)
+            elif value != usual or field.metadata.get("stated") or any(one.covers(key) for one in stack.sources):
+                data[field.name] = plain(value)
+        return {key: value for key, value in data.items() if value != {}}
+
+    head = {"name": stack.name, "full_name": stack.full_name, "aliases": stack.aliases}
+    data = head | {key: value for key, value in table_of(stack, IDEAL).items() if key not in (*head, "sources")}
+    fitted = [f"{key}.*" if key in _TABLES else key for key in fitted]
     kept = [source for source in stack.sources if not set(source.fields) & set(fitted)]
     data["sources"] = [source.model_dump(mode="json", exclude_none=True, exclude_defaults=True) for source in kept]
     data["sources"].append({"fields": fitted, "kind": "derived", "citation": _CITATION})
     comment = "Written by `rackline validate --write-stacks`; change the cases or the fit, not this file."
     return toml_text(data, [comment])
+
+
+def _slowdowns(table: Mapping[tuple[str, str], float]) -> list[dict[str, Any]]:
+    """Return a table of slowdowns as files write it."""
+    return [
+        {"generation": generation, "dtype": dtype, "ratio": rounded(ratio)}
+        for (generation, dtype), ratio in table.items()
+    ]
 
 
 TrainLeftOut = Literal["source", "model", "chip"]
