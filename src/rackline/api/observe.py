@@ -23,7 +23,9 @@ from rackline.api.question import (
     ModelLike,
     Number,
     Option,
+    Question,
     Whole,
+    group,
     option,
     question,
     shared,
@@ -53,17 +55,10 @@ def _seconds(help_text: str, *, default: str | None) -> Any:
     return option("seconds", help_text, default=default, unit="s", maximum=MOST_SECONDS, group=_BOUNDS)
 
 
-@question
-class ObserveQuestion(Traffic, ModelQuestion):
-    """What does a live server do under a stated load, request by request and token by token?"""
+@group
+class SentRequests(Question):
+    """A question of how requests are sent to a live server."""
 
-    url: str = option("text", "address of an OpenAI-compatible server, such as http://localhost:8000", kw_only=False)
-    requests: MaybeWhole = whole(
-        f"largest number of requests sent, up to {MOST_REQUESTS:,}; 100 by default, with `load` all of them",
-        default=None,
-        maximum=MOST_REQUESTS,
-        group="Traffic",
-    )
     served_name: str | None = option(
         "text",
         "model as the server names it; by default the only one that it lists",
@@ -105,13 +100,12 @@ class ObserveQuestion(Traffic, ModelQuestion):
         default=None,
         group=_SENT,
     )
-    yes: bool = option("switch", "send the load without asking; its tokens and cost are printed first", default=False)
-    save: str | None = option(
-        "text",
-        "file for the observed run, such as observed.jsonl, which validate reads",
-        default=None,
-        short="o",
-    )
+
+
+@group
+class LoadBounds(Question):
+    """A question of a load that ends: in time, with retries, and at a cost that is estimated first."""
+
     usd_per_mtok_input: MaybeNumber = option(
         "count",
         "price of prompt tokens, for the cost estimate",
@@ -140,6 +134,12 @@ class ObserveQuestion(Traffic, ModelQuestion):
     retries: Whole = whole(
         "retries of a request after HTTP status 429 or 503", default="3", minimum=0, maximum=100, group=_BOUNDS
     )
+
+
+@group
+class KnownServer(ModelQuestion):
+    """A question of a live server of which some of what runs on it is known."""
+
     model: ModelLike | None = option(
         "object",
         "the model as rackline knows it: catalogue name, Hugging Face id, TOML file or config.json; validate and "
@@ -159,6 +159,26 @@ class ObserveQuestion(Traffic, ModelQuestion):
         "token budget of a pass, if not the stack's default", default=None, group=_SERVER
     )
     kv_tokens: MaybeWhole = whole("KV cache capacity per rank in tokens, if it is known", default=None, group=_SERVER)
+
+
+@question
+class ObserveQuestion(KnownServer, LoadBounds, SentRequests, Traffic):
+    """What does a live server do under a stated load, request by request and token by token?"""
+
+    url: str = option("text", "address of an OpenAI-compatible server, such as http://localhost:8000", kw_only=False)
+    requests: MaybeWhole = whole(
+        f"largest number of requests sent, up to {MOST_REQUESTS:,}; 100 by default, with `load` all of them",
+        default=None,
+        maximum=MOST_REQUESTS,
+        group="Traffic",
+    )
+    yes: bool = option("switch", "send the load without asking; its tokens and cost are printed first", default=False)
+    save: str | None = option(
+        "text",
+        "file for the observed run, such as observed.jsonl, which validate reads",
+        default=None,
+        short="o",
+    )
 
 
 _TELLING = 0.05  # prompts that the server counts so much longer or shorter are worth a word

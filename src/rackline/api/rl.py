@@ -14,8 +14,10 @@ from rackline.api.question import (
     MaybeWhole,
     ModelLike,
     Number,
+    Question,
     Text,
     Whole,
+    group,
     option,
     question,
     shared,
@@ -41,12 +43,30 @@ Algorithm = Literal["grpo", "dapo", "ppo"]
 Mode = Literal["sync", "one-step-off", "async"]
 
 
-@question
-class RlQuestion(OnCluster):
-    """How long does a step of reinforcement learning take, and which split of the chips is fastest?"""
+@group
+class LearningStep(Question):
+    """A question of one step of reinforcement learning: its answers, what judges them, and what trains on them."""
 
     prompts: Whole = whole("prompts of a step", default="64")
     generations: Whole = whole("answers generated for each prompt", default="16")
+    algorithm: Algorithm = option(
+        "text",
+        "grpo (with a reference model), dapo (without one) or ppo (with a reference and a critic of equal size)",
+        default="grpo",
+        choices=get_args(Algorithm),
+    )
+    no_reference: bool = option("switch", "leave out the reference model that the algorithm has", default=False)
+    reward: ModelLike | None = option("object", "reward model that reads every answer; rules by default", default=None)
+    trained: MaybeWhole = whole("answers of a step that are trained on; all of them by default", default=None)
+    update: MaybeWhole = whole(
+        "answers per update of the weights; all of a step in one update by default", default=None
+    )
+
+
+@group
+class Rollouts(Question):
+    """A question of answers that a model generates to be trained on: their lengths, tools and drafts."""
+
     input: Number = option(
         "count",
         "mean prompt length in tokens, such as 200",
@@ -59,6 +79,14 @@ class RlQuestion(OnCluster):
         "count",
         "mean answer length in tokens, such as 2k",
         default="2k",
+        unit="token",
+        minimum=1.0,
+        maximum=MOST_TOKENS,
+    )
+    longest: Number = option(
+        "count",
+        "answer length at which generation is cut off",
+        default="8k",
         unit="token",
         minimum=1.0,
         maximum=MOST_TOKENS,
@@ -90,26 +118,12 @@ class RlQuestion(OnCluster):
         "last: draft tokens, at typical acceptance or with the tokens that a step yields, such as 3=2.4",
         default=None,
     )
-    longest: Number = option(
-        "count",
-        "answer length at which generation is cut off",
-        default="8k",
-        unit="token",
-        minimum=1.0,
-        maximum=MOST_TOKENS,
-    )
-    algorithm: Algorithm = option(
-        "text",
-        "grpo (with a reference model), dapo (without one) or ppo (with a reference and a critic of equal size)",
-        default="grpo",
-        choices=get_args(Algorithm),
-    )
-    no_reference: bool = option("switch", "leave out the reference model that the algorithm has", default=False)
-    reward: ModelLike | None = option("object", "reward model that reads every answer; rules by default", default=None)
-    trained: MaybeWhole = whole("answers of a step that are trained on; all of them by default", default=None)
-    update: MaybeWhole = whole(
-        "answers per update of the weights; all of a step in one update by default", default=None
-    )
+
+
+@group
+class Lagging(Question):
+    """A question of how far generation may run ahead of training, and of the chips of each."""
+
     mode: Mode = option(
         "text",
         "sync (one after the other), one-step-off (rollouts of the next step while this one trains) or async",
@@ -121,20 +135,32 @@ class RlQuestion(OnCluster):
     )
     partial: bool = option("switch", "partial rollouts: unfinished answers go on in the next step", default=False)
     separate: bool = option("switch", "generate and train on separate chips, as all modes but sync do", default=False)
-    chips: MaybeWhole = shared(CHIPS, default=None)
     gen_chips: MaybeWhole = whole("chips that generate, on separate chips; the fastest split by default", default=None)
+
+
+@group
+class TwoLayouts(Question):
+    """A question of a model that is laid out twice: to generate, and to be trained."""
+
     gen_layout: MaybeLayout = option(
         "text", "layout of a generating replica, such as tp=8; searched by default", default=None
     )
     train_layout: str | None = option(
         "text", "settings of training to fix, such as tp=2,pp=8,ep=16; the others are searched", default=None
     )
-    precision: Text = shared(PRECISION, default="bf16")
     train_precision: str = option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4", default="bf16")
-    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     train_stack: str | None = option(
         "text", "training stack or TOML file; nemo-rl by default, maxtext on TPUs", default=None
     )
+
+
+@question
+class RlQuestion(TwoLayouts, Lagging, Rollouts, LearningStep, OnCluster):
+    """How long does a step of reinforcement learning take, and which split of the chips is fastest?"""
+
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    precision: Text = shared(PRECISION, default="bf16")
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.6")
     steps: Number = option(
         "count", "steps of the whole run, for days and dollars", default="1000", unit="1", minimum=1.0

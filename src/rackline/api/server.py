@@ -1,4 +1,4 @@
-"""The question and the server of `simulate`: its options → a pool of replicas that is ready to run."""
+"""The server of `simulate`: the options of its question → a pool of replicas that is ready to run."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from rackline.api.groups import (
     TRAFFIC,
     USE,
     Lifetimes,
+    Loaded,
     Sampling,
     Traffic,
 )
@@ -31,6 +32,7 @@ from rackline.api.question import (
     Question,
     Texts,
     Whole,
+    group,
     option,
     question,
     shared,
@@ -41,8 +43,8 @@ RESERVES = ("chunk", "prompt", "final")
 _AGENTS, _SERVER, _POOLS, _LIMITS = "Agents", "Server", "Prefill pool", "Limits and comparisons"
 
 
-@question
-class Autoscaled(Question):
+@group
+class Autoscaled(Loaded):
     """A question of a fleet whose replicas come and go."""
 
     autoscale: Texts = option(
@@ -109,7 +111,7 @@ class Autoscaled(Question):
     )  # fmt: skip
 
 
-@question
+@group
 class Tasked(Question):
     """A question of tasks, each of which is a tree of calls with tools between them."""
 
@@ -148,9 +150,9 @@ class Tasked(Question):
     )
 
 
-@question
-class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
-    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
+@group
+class SimulatedTraffic(Traffic):
+    """A question of how much traffic a simulation serves, and of what only a simulation knows of its requests."""
 
     requests: MaybeWhole = whole(
         "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
@@ -175,19 +177,18 @@ class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
         zero=True,
         group=TRAFFIC,
     )
-    slo: str | None = option(
-        "text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", default=None, group=_LIMITS
-    )
-    capacity: str | None = option(
-        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
-    )
-    compare: Texts = option(
+
+
+@group
+class Scheduled(Question):
+    """A question of a server: its replicas, what requests pass before them, and the scheduler of each."""
+
+    stack: str | None = option(
         "text",
-        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
+        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
+        "calibration by default",
         default=None,
-        several=True,
-        repeated=True,
-        group=_LIMITS,
+        group=_SERVER,
     )
     layout: MaybeLayout = option(
         "text",
@@ -195,7 +196,6 @@ class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
         default=None,
         group=_SERVER,
     )
-    chips: MaybeWhole = shared(CHIPS, default=None)
     replicas: MaybeWhole = whole(
         "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
     )
@@ -238,6 +238,47 @@ class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
     max_num_seqs: MaybeWhole = whole(
         "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
     )
+    speculate: str | None = option(
+        "text",
+        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
+        default=None,
+        group=_SERVER,
+    )
+
+
+@group
+class PromptReplicas(Question):
+    """A question of replicas that only compute prompts and hand their KV cache over."""
+
+    prefill_replicas: MaybeWhole = whole(
+        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
+        default=None,
+        maximum=MOST_CHIPS,
+        group=_POOLS,
+    )
+    prefill_layout: MaybeLayout = option(
+        "text", "layout of the prefill replicas; that of the decode replicas by default", default=None, group=_POOLS
+    )
+    kv_link: Number = option(
+        "rate",
+        "bandwidth of one request's KV transfer between the pools, per chip",
+        default="50GB/s",
+        unit="B/s",
+        group=_POOLS,
+    )
+
+
+@group
+class ServerCache(Lifetimes):
+    """A question of the KV cache of a server: its size, its blocks, and what is reused or swapped."""
+
+    memory_fraction: MaybeNumber = option(
+        "fraction",
+        "fraction of HBM that the server may use; the stack's by default",
+        default=None,
+        unit="1",
+        group=CACHE,
+    )
     kv_tokens: MaybeWhole = whole(
         "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
         default=None,
@@ -262,43 +303,36 @@ class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
         unit="B/s",
         group=CACHE,
     )
-    prefill_replicas: MaybeWhole = whole(
-        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
-        default=None,
-        maximum=MOST_CHIPS,
-        group=_POOLS,
+
+
+@group
+class Judged(Question):
+    """A question of a server that is judged by limits, and compared with others."""
+
+    slo: str | None = option(
+        "text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", default=None, group=_LIMITS
     )
-    prefill_layout: MaybeLayout = option(
-        "text", "layout of the prefill replicas; that of the decode replicas by default", default=None, group=_POOLS
+    capacity: str | None = option(
+        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
     )
-    kv_link: Number = option(
-        "rate",
-        "bandwidth of one request's KV transfer between the pools, per chip",
-        default="50GB/s",
-        unit="B/s",
-        group=_POOLS,
-    )
-    speculate: str | None = option(
+    compare: Texts = option(
         "text",
-        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
+        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
         default=None,
-        group=_SERVER,
+        several=True,
+        repeated=True,
+        group=_LIMITS,
     )
+
+
+@question
+class SimulateQuestion(
+    Judged, PromptReplicas, Scheduled, ServerCache, SimulatedTraffic, Autoscaled, Tasked, DraftQuestion
+):
+    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
+
+    chips: MaybeWhole = shared(CHIPS, default=None)
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
-    stack: str | None = option(
-        "text",
-        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
-        "calibration by default",
-        default=None,
-        group=_SERVER,
-    )
-    memory_fraction: MaybeNumber = option(
-        "fraction",
-        "fraction of HBM that the server may use; the stack's by default",
-        default=None,
-        unit="1",
-        group=CACHE,
-    )
     routing: str | None = shared(ROUTING, default=None)
     sampling: Sampling = shared(SAMPLING, default="greedy")
     power_cap: MaybeNumber = shared(POWER_CAP, default=None)

@@ -20,6 +20,7 @@ from rackline.api.question import (
     Question,
     Text,
     Texts,
+    group,
     option,
     question,
     shared,
@@ -51,7 +52,7 @@ OPERATION = "Operation of a long run"
 Checkpoint = Literal["sync", "async"]
 
 
-@question
+@group
 class Operated(Question):
     """A question of a run that fails, is saved, and goes on."""
 
@@ -117,9 +118,9 @@ Pace = Literal["published", "tuned"]
 ContextName = Literal["ring", "all-gather", "ulysses"]
 
 
-@question
-class TrainQuestion(OnCluster, Operated):
-    """What layout, step time, memory, days and dollars does a training run have?"""
+@group
+class TrainingTokens(Question):
+    """A question of the tokens of a run: of a step, of a sequence, of all of it."""
 
     global_batch: Number = option(
         "count",
@@ -132,7 +133,6 @@ class TrainQuestion(OnCluster, Operated):
         "sequence length in tokens, such as 4096 or 8Ki (k is 1000); by default 8192, at most the context of the model",
         default=None,
     )
-    chips: MaybeWhole = shared(CHIPS, default=None)
     tokens: MaybeNumber = option(
         "count",
         "training tokens of the whole run, such as 15.6T, for days, dollars and kWh",
@@ -140,19 +140,20 @@ class TrainQuestion(OnCluster, Operated):
         unit="token",
         minimum=1.0,
     )
-    precision: Text = option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4", default="bf16")
-    optimizer: str | None = option(
-        "text",
-        "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default",
+    packed: MaybeNumber = option(
+        "count",
+        "mean length in tokens of the samples packed into a sequence, such as 200; attention stays within a sample",
         default=None,
+        unit="token",
+        minimum=1.0,
+        maximum=MOST_TOKENS,
     )
-    stack: str | None = option(
-        "text",
-        "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, torchtitan, torch-fsdp, torch-eager "
-        "(transformers as it comes), hai-llm (DeepSeek-V3), llama-3, maxtext, unit (ideal) or a TOML file; the newest "
-        "of megatron-bridge by default, maxtext on TPUs",
-        default=None,
-    )
+
+
+@group
+class LaidOut(Question):
+    """A question of how training is laid out over chips, and what it recomputes to fit their memory."""
+
     layout: str | None = option(
         "text",
         "settings to fix, such as tp=8,pp=16 or micro_batch=2,zero=3; the others are searched",
@@ -196,6 +197,12 @@ class TrainQuestion(OnCluster, Operated):
         minimum=1.0,
         maximum=1000.0,
     )
+
+
+@group
+class FineTuned(Question):
+    """A question of a run that may train adapters beside frozen weights."""
+
     lora: MaybeWhole = whole("LoRA: train adapters of this rank and freeze the weights, such as 16", default=None)
     lora_targets: LoraTargets = option(
         "text",
@@ -208,13 +215,25 @@ class TrainQuestion(OnCluster, Operated):
         "QLoRA: data type in which frozen weights are kept, nf4; that of the products by default",
         default=None,
     )
-    packed: MaybeNumber = option(
-        "count",
-        "mean length in tokens of the samples packed into a sequence, such as 200; attention stays within a sample",
+
+
+@question
+class TrainQuestion(FineTuned, LaidOut, TrainingTokens, OnCluster, Operated):
+    """What layout, step time, memory, days and dollars does a training run have?"""
+
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    precision: Text = option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4", default="bf16")
+    optimizer: str | None = option(
+        "text",
+        "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default",
         default=None,
-        unit="token",
-        minimum=1.0,
-        maximum=MOST_TOKENS,
+    )
+    stack: str | None = option(
+        "text",
+        "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, torchtitan, torch-fsdp, torch-eager "
+        "(transformers as it comes), hai-llm (DeepSeek-V3), llama-3, maxtext, unit (ideal) or a TOML file; the newest "
+        "of megatron-bridge by default, maxtext on TPUs",
+        default=None,
     )
     pace: Pace = option(
         "text",
