@@ -75,6 +75,32 @@ class AffordQuestion(Planned, ModelQuestion):
         repeated=True,
     )
 
+    def check_options(self) -> None:
+        """Refuse a question that has neither a budget nor a load, and two kinds of load or of price.
+
+        Raises:
+            InputError: such options.
+        """
+        require(
+            self.given("budget", "users", "requests"),
+            what="budget",
+            given="nothing",
+            allowed="`budget`, `users` or `requests`",
+            nearest="40k/month",
+        )
+        self.either("users", "requests")
+        self.refuse("traffic", allowed="`users` or `requests`")
+        if self.given("rent", "price") and self.terms:
+            raise InputError(what="terms", given=self.terms[0], allowed="either `terms`, or `rent` or `price`")
+        pairs = len(self.models) * len(self.on)
+        require(
+            pairs <= _MOST_PLANS,
+            what="models",
+            given=f"{pairs} pairs",
+            allowed=f"at most {_MOST_PLANS} of model and cluster",
+        )
+        super().check_options()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
@@ -301,24 +327,7 @@ def afford(question: AffordQuestion, watch: Watch) -> Afforded:
         >>> found.result.offers[0].best.usd_per_month <= 5000
         True
     """
-    require(
-        question.given("budget", "users", "requests"),
-        what="budget",
-        given="nothing",
-        allowed="`budget`, `users` or `requests`",
-        nearest="40k/month",
-    )
-    question.either("users", "requests")
-    question.refuse("traffic", allowed="`users` or `requests`")
-    if question.given("rent", "price") and question.terms:
-        raise InputError(what="terms", given=question.terms[0], allowed="either `terms`, or `rent` or `price`")
     pairs = list(itertools.product(question.models, question.on))
-    require(
-        len(pairs) <= _MOST_PLANS,
-        what="models",
-        given=f"{len(pairs)} pairs",
-        allowed=f"at most {_MOST_PLANS} of model and cluster",
-    )
     wanted = bought.Wanted(
         users=question.users,
         requests_per_s=question.requests,

@@ -31,8 +31,6 @@ USUAL_CALLS = 6000
 _HALF = 0.5
 _LEAST_DRAWN = 60_000  # calls, several hundred sessions
 _RECORDED, _TURNS = "recorded", "turns"
-_REFUSED = ("load", "trace", "rate", "users", "mix", "use", "cache_hit", "compare", "capacity", "slo", "rate_scale",
-            "diurnal_amplitude", "high_priority_share", "keep_passes")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +109,6 @@ def agent_runs(question: SimulateQuestion, watch: Watch) -> AgentRuns:
     Raises:
         InputError: options that contradict each other.
     """
-    question.refuse(*_REFUSED, allowed="only without `agents`")
     numbers = _numbers(question.concurrency)
     policies = tuple(dict.fromkeys(question.between_calls or ("keep",)))
     for name in policies:

@@ -426,8 +426,13 @@ def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:
 
 
 def answer_of(question: Q, solve: Callable[[Q, Watch], R], watch: Watch | None = None) -> Answer[Q, R]:
-    """Answer a question with the function that solves it."""
+    """Answer a question with the function that solves it.
+
+    Raises:
+        InputError: options that contradict or miss each other, before any work is done.
+    """
     start = time.perf_counter()
+    question.check_options()
     watch = watch or Watch()
     return noted(question, solve(question, watch), watch, time.perf_counter() - start)
 

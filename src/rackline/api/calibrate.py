@@ -97,6 +97,28 @@ class CalibrateQuestion(Question):
     )
     processes: Whole = whole("number of processes", default="2", maximum=256)
 
+    def check_options(self) -> None:
+        """Refuse what observed runs and tables of operations do not share, or neither of them.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.observed:
+            self.refuse("tables", "release", "chip", "cases", allowed="only without `observed`")
+        else:
+            self._check_tables()
+        super().check_options()
+
+    def _check_tables(self) -> None:
+        require(self.tables, what="tables", given="nothing", allowed="CSV files of measured operations, or `observed`")
+        self.refuse("calibration", allowed="only with `observed`")
+        require(
+            self.release or self.chip or (not self.cases and self.catalogue == "user"),
+            what="cases",
+            given="without a release",
+            allowed="`release` or `chip` beside it",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
@@ -267,20 +289,8 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     target = _target(question.output) if question.output is not None else None
     if question.observed:
         return _of_server(question, target, watch)
-    require(question.tables, what="tables", given="nothing", allowed="CSV files of measured operations, or `observed`")
-    require(
-        question.calibration == "auto", what="calibration", given=question.calibration, allowed="only with `observed`"
-    )
-
     if question.release or question.chip:
         return _onboarded(question, target, watch)
-    require(
-        not question.cases and question.catalogue == "user",
-        what="cases",
-        given="without a release",
-        allowed="`release` or `chip` beside it",
-    )
-
     shipping = onboard.ships() if target is not None and target.is_dir() else {"fitted": (), "held": ()}
     chips = _chips()
     result = _fitted(measured.read_tables(question.tables, list(chips), shipping["held"]), chips, question, watch)
@@ -376,7 +386,6 @@ def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -
 
 def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
     """Fit to observed runs, and say what they leave open."""
-    question.refuse("tables", "release", "chip", "cases", allowed="only without `observed`")
     require(
         target is None or not target.is_dir(), what="output", given=str(target), allowed="a file, such as mine.toml"
     )

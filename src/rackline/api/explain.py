@@ -57,6 +57,15 @@ class FitQuestion(AdapterQuestion):
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
+    def check_options(self) -> None:
+        """Refuse the transfer of adapters, which changes nothing that fits.
+
+        Raises:
+            InputError: such an option.
+        """
+        self.refuse("adapter_link", allowed=_TRANSFERS)
+        super().check_options()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
@@ -163,7 +172,6 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     """
     system = resolve(question, watch)
     media, cluster = media_of(question, watch), system.cluster
-    question.refuse("adapter_link", allowed=_TRANSFERS)
     model = with_adapter(with_media(system.model, media), question, watch)
     system = replace(system, model=model)
 
@@ -237,6 +245,22 @@ class ExplainQuestion(AdapterQuestion):
     sampling: Sampling = shared(SAMPLING, default="greedy")
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
     power_cap: MaybeNumber = shared(POWER_CAP, default=None)
+
+    def check_options(self) -> None:
+        """Refuse a pass of no tokens, and the transfer of adapters, for which a pass does not wait.
+
+        Raises:
+            InputError: such options.
+        """
+        require(
+            self.batch or self.prefill,
+            what="batch",
+            given=0,
+            allowed="at least 1, or 0 together with `prefill`",
+            nearest="1",
+        )
+        self.refuse("adapter_link", allowed=_TRANSFERS)
+        super().check_options()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,13 +391,9 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     """
     sequences = question.batch
     context_len, new_tokens = question.context, question.prefill or 0.0
-    require(
-        sequences or new_tokens, what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1"
-    )
     system, media = resolve(question, watch), media_of(question, watch)
     context_len += media_tokens(media)
     new_tokens += media_tokens(media) if new_tokens else 0
-    question.refuse("adapter_link", allowed=_TRANSFERS)
     model = with_adapter(with_media(system.model, media, new_tokens or None), question, watch)
     system = replace(system, model=model)
     check_context(model, max(context_len, new_tokens), watch)

@@ -35,6 +35,7 @@ from rackline.api.question import (
     tokens,
     whole,
 )
+from rackline.errors import InputError
 
 Sampling = Literal["greedy", "top-p"]
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")
@@ -430,10 +431,48 @@ class Traffic(Sessions, Loaded):
         default=False,
         group=TRAFFIC,
     )
+    agents: str | None = absent(None)
     requests: MaybeWhole = absent(None)
     high_priority_share: Number = absent(0.0)
     cache_hit: Number = absent(0.0)
     prefix_caching: bool = absent(False)
+
+    def check_options(self) -> None:
+        """Refuse options of two sources of requests, or none of them.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.classes is not None:
+            more = ("high_priority_share",) if self.high_priority_share else ()
+            self.refuse(
+                "trace", "users", "turns", "input", "output", "mix", "diurnal_amplitude", *more,
+                allowed="only without `classes`",
+            )  # fmt: skip
+        elif self.load is not None:
+            self.refuse("trace", "users", "turns", allowed="only without `load`")
+        elif self.trace is not None:
+            self.refuse(
+                "rate", "users", "input", "output", "mix", "turns",
+                allowed="only without `trace` (`rate_scale` scales its rate)",
+            )  # fmt: skip
+        elif self.agents is None:
+            self._check_drawn()
+        if self.load not in (None, "day", "week"):
+            self.refuse("diurnal_amplitude", allowed="without `load`, or with `load` day or week")
+        if self.mix is not None:
+            self.refuse("input", "output", "turns", allowed="only without `mix`")
+        super().check_options()
+
+    def _check_drawn(self) -> None:
+        if (self.rate is None) == (self.users is None):
+            raise InputError(
+                what="traffic",
+                given="neither" if self.rate is None else "both",
+                allowed="one of `trace`, `rate` and `users`",
+            )
+        if self.turns is None:
+            self.refuse("system_prompt", allowed="only with `turns`")
 
 
 @group

@@ -63,6 +63,16 @@ class LectureQuestion(Question):
         default=None,
     )
 
+    def check_options(self) -> None:
+        """Refuse what the guided lecture does not have.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.guess:
+            self.refuse("set", "measured", allowed="nothing together with `guess`")
+        super().check_options()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
@@ -170,7 +180,6 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
     Raises:
         InputError: no chapter or step shows what is asked for; an option that the guided lecture does not have.
     """
-    question.refuse("set", "measured", allowed="nothing together with `guess`")
     with watch.moving("computing the figures"):
         chapters = guide.chapters(question.segment)
     require(chapters, what="segment", given=question.segment, allowed="1 to 7 with `guess`")

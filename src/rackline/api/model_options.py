@@ -177,8 +177,24 @@ class AdapterQuestion(MediaQuestion):
         group="Model by name",
     )
 
+    def check_options(self) -> None:
+        """Refuse options of several adapters without as many.
 
-_OF_SEVERAL = ("resident_adapters", "adapter_popularity", "adapter_link")
+        Raises:
+            InputError: such options.
+        """
+        several = ("resident_adapters", "adapter_popularity", "adapter_link")
+        if self.adapter is None:
+            self.refuse("adapters", *several, allowed="only with `adapter`, which says their shape")
+        if self.adapters == 1:
+            self.refuse(*several, allowed="only with `adapters`, of several")
+        require(
+            self.resident_adapters is None or self.resident_adapters <= self.adapters,
+            what="resident_adapters",
+            given=self.resident_adapters,
+            allowed=f"up to {self.adapters}, all adapters",
+        )
+        super().check_options()
 
 
 def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) -> arch.AnyModel:
@@ -188,19 +204,9 @@ def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) 
         InputError: an aggregate model.
         ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
     """
-    number, resident = question.adapters or 1, question.resident_adapters
+    number, resident = question.adapters, question.resident_adapters
     if question.adapter is None:
-        question.refuse("adapters", *_OF_SEVERAL, allowed="only with `adapter`, which says their shape")
         return model
-    if number == 1:
-        question.refuse(*_OF_SEVERAL, allowed="only with `adapters`, of several")
-    require(
-        resident is None or resident <= number,
-        what="resident_adapters",
-        given=resident,
-        allowed=f"up to {number}, all adapters",
-    )
-
     if not isinstance(model, arch.Model):
         raise InputError(what="adapter", given=question.adapter, allowed="a model whose layers are known")
     adapter = hub.read_adapter(question.adapter, offline=question.offline)

@@ -70,6 +70,16 @@ class ModelsQuestion(ModelQuestion):
     )
     set: Settings = set_option("num_layers=40")
 
+    def check_options(self) -> None:
+        """Refuse options of the KV cache where it is not asked for.
+
+        Raises:
+            InputError: such options.
+        """
+        if not self.kv:
+            self.refuse("on", "dtype", allowed="only together with `kv`")
+        super().check_options()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
@@ -193,7 +203,6 @@ def models(question: ModelsQuestion, watch: Watch) -> Models:
     if question.kv:
         refuse_settings(question.set)
         return Models(caches=_caches(catalog.names("models") if name is None else (name,), question, lookup))
-    question.refuse("on", "dtype", allowed="only together with `kv`")
     if name is None:
         refuse_settings(question.set)
         records = [catalog.model_record(each) for each in catalog.names("models")]

@@ -160,6 +160,17 @@ class KnownServer(ModelQuestion):
     )
     kv_tokens: MaybeWhole = whole("KV cache capacity per rank in tokens, if it is known", default=None, group=_SERVER)
 
+    def check_options(self) -> None:
+        """Refuse chips and a layout without the cluster that they are of.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.on is None:
+            for name in self.given("chips", "layout"):
+                raise InputError(what=name, given="without a cluster", allowed="together with `on`")
+        super().check_options()
+
 
 @question
 class ObserveQuestion(KnownServer, LoadBounds, SentRequests, Traffic):
@@ -464,9 +475,6 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
         vocabulary = int(getattr(model, "vocab_size", 0)) or vocabulary
     if question.on is not None:
         found |= _cluster(question, records)
-    elif question.chips is not None or question.layout is not None:
-        raise InputError(what="chips" if question.chips is not None else "layout", given="without a cluster",
-                         allowed="together with `on`")  # fmt: skip
     if question.layout is not None:
         layout = parallel.parse_layout(question.layout)
         parts = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")}

@@ -315,7 +315,6 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """
     if question.load is not None:
         return _over_time(question, watch)
-    question.refuse("load_time", allowed="only with `load`")
     question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, use, watch)
@@ -326,7 +325,6 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
 def _over_time(question: PlanQuestion, watch: Watch) -> PlannedOverTime:
     """The plan, and the policies that follow its load."""
-    question.refuse("what_if", "turns", "users", "traffic", allowed="only without `load`")
     if rates.is_recorded(question.load or "") and not question.given("input", "output", "mix", "trace"):
         question = replace(question, trace=question.load)
     # refuses before any search

@@ -143,6 +143,18 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
         group=_MORE,
     )
 
+    def check_options(self) -> None:
+        """Refuse what a load over time does not have, and its length without one.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.load is None:
+            self.refuse("load_time", allowed="only with `load`")
+        else:
+            self.refuse("what_if", "turns", "users", "traffic", allowed="only without `load`")
+        super().check_options()
+
 
 def workload_of(question: PlanQuestion, media_tokens: int) -> serving_workload.Workload:
     """The requests of a question.

@@ -281,10 +281,12 @@ def _simulated(question: PlanQuestion, plan: search.Plan, layout: str, types: st
     known: dict[str, Any] = {**shared, **lengths, "model": question.model, "on": question.on}
     made = simulate_options.SimulateQuestion(**known)
     rate = None if question.requests is None else f"{question.requests!r}"
-    return replace(
+    made = replace(
         made, layout=layout, precision=types, slo=slo, load=question.load, load_time=question.load_time, rate=rate,
         autoscale=_POLICIES, cache_hit=question.cache_hit,
     )  # fmt: skip
+    made.check_options()
+    return made
 
 
 def following_text(found: Following) -> Iterable[Any]:

@@ -341,6 +341,15 @@ class Question:
                 given = usual.get(name)
             object.__setattr__(self, name, one.empty if given is None else one.read(given, name))
 
+    def check_options(self) -> None:
+        """Refuse options that contradict or miss each other, before anything is read or computed.
+
+        A question, or a group of options, refuses its own and then calls `super().check_options()`.
+
+        Raises:
+            InputError: such options, in the words of the question.
+        """
+
     def changed(self) -> dict[str, Any]:
         """The options whose values are not the default ones."""
         return self.given(*options(type(self)))

@@ -28,8 +28,6 @@ with late:
 def base_load(question: Traffic) -> load.Load:
     """The rates of `load` itself, of which classes have shares."""
     name = question.load or ""
-    if name not in ("day", "week"):
-        question.refuse("diurnal_amplitude", allowed="without `load`, or with `load` day or week")
     rate = None if question.rate is None else rate_of(question.rate)
     amplitude = question.diurnal_amplitude or load.PEAK_AMPLITUDE
     return rates_of(name, question.load_time, rate, partial(trace_of, question), amplitude=amplitude)
@@ -93,20 +91,17 @@ _KEYS = ("name", "share", "rate", "load", "input", "output", "lengths", "priorit
 _RATES, _LIMITS = ("share", "rate", "load"), ("ttft", "tpot", "e2e")
 _USUAL_PERCENTILE = 99.0
 _MOST_CLASSES, _MOST_BACKLOG = 64, 10_000_000
-_REFUSED = ("trace", "users", "turns", "input", "output", "mix", "diurnal_amplitude")
 
 
 def classes_of(question: Traffic) -> tuple[classes.ClassTraffic, ...]:
     """The classes of a question's file; none without one.
 
     Raises:
-        InputError: options that say the same; a file of another form, with the class and the key.
+        InputError: a file of another form, with the class and the key.
     """
     path = question.classes
     if path is None:
         return ()
-    question.refuse(*_REFUSED, *(["high_priority_share"] if question.high_priority_share else []),
-                    allowed="only without `classes`")  # fmt: skip
     text = read_text(path, what="classes", allowed=_FORM, max_bytes=2**20)
     rows = _tables(path, text, "classes", _FORM)
     require(

@@ -119,6 +119,18 @@ class Rollouts(Question):
         default=None,
     )
 
+    def check_options(self) -> None:
+        """Refuse lengths that a trace has, and tools without turns between which they are called.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.trace is not None:
+            self.refuse("output", "spread", "longest", allowed="only without `trace`, which has the lengths")
+        if self.turns == 1:
+            self.refuse("tool_time", "tool_output", allowed="only with `turns` of 2 and more")
+        super().check_options()
+
 
 @group
 class Lagging(Question):
@@ -136,6 +148,21 @@ class Lagging(Question):
     partial: bool = option("switch", "partial rollouts: unfinished answers go on in the next step", default=False)
     separate: bool = option("switch", "generate and train on separate chips, as all modes but sync do", default=False)
     gen_chips: MaybeWhole = whole("chips that generate, on separate chips; the fastest split by default", default=None)
+
+    def check_options(self) -> None:
+        """Refuse a lag that the mode fixes.
+
+        Raises:
+            InputError: such an option.
+        """
+        require(
+            self.staleness is None or self.mode == "async",
+            what="--staleness",
+            given=self.staleness,
+            allowed="only with --mode async",
+            nearest="--mode async",
+        )
+        super().check_options()
 
 
 @group
@@ -258,7 +285,6 @@ def _lengths(question: RlQuestion) -> tuple[float, posttraining_job.AnswerLength
     if path is None:
         mean, spread, longest = question.output, question.spread, question.longest
         return question.input, posttraining_job.AnswerLengths(mean=mean, spread=spread, longest=longest)
-    question.refuse("output", "spread", "longest", allowed="only without `trace`, which has the lengths")
     numbers = _one_a_line(path)
     if numbers is not None:
         return question.input, posttraining_job.AnswerLengths.of(numbers)
@@ -292,7 +318,6 @@ def _one_a_line(path: str) -> Any:
 
 def _tools(question: RlQuestion) -> posttraining_job.Tools:
     if question.turns == 1:
-        question.refuse("tool_time", "tool_output", allowed="only with `turns` of 2 and more")
         return posttraining_job.Tools()
     return posttraining_job.Tools(pauses=question.turns - 1, seconds=question.tool_time, returned=question.tool_output)
 
@@ -302,19 +327,11 @@ _LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}
 
 
 def _schedule(question: RlQuestion) -> posttraining_plan.Schedule:
-    lag = question.staleness
-    require(
-        lag is None or question.mode == "async",
-        what="--staleness",
-        given=lag,
-        allowed="only with --mode async",
-        nearest="--mode async",
-    )
     usual = _LAGS[question.mode]
     return posttraining_plan.Schedule(
         mode=question.mode,
         colocated=not (question.separate or usual > 0 or question.gen_chips is not None),
-        staleness=lag or usual,
+        staleness=question.staleness or usual,
         partial=question.partial,
     )
 

@@ -39,8 +39,6 @@ _PLENTY = 64  # replicas for prompts, so that those for outputs are what limits
 USUAL_SHARE = 0.7
 """Share of a replica's highest rate that policies aim at: the share of its target at which Knative's autoscaler does
 (knative/docs, kpa-specific.md, read 2026-11-23)."""
-_REFUSED = ("trace", "users", "turns", "requests", "compare", "capacity", "rate_scale",
-            "keep_passes")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,32 +164,12 @@ class _Ground:
         )
 
 
-def refuse_scaling(question: SimulateQuestion) -> None:
-    """Refuse options of a load over time without one.
-
-    Raises:
-        InputError: one of them is given.
-    """
-    question.refuse(
-        "load_time", "autoscale", "scale_target", "min_replicas", "max_replicas", "start_up", "weights_from",
-        "failures", "spare_hosts", "window", "seeds",
-        allowed="only with `load`", nearest="--load day --rate 5",
-    )  # fmt: skip
-
-
 def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
     """Serve a load over time under each policy that is asked for, and under the oracle.
 
     Raises:
         InputError: options that contradict each other.
     """
-    question.refuse(*_REFUSED, allowed="only without `load`")
-    require(
-        not question.spare_hosts or question.failures != "none",
-        what="spare_hosts",
-        given=question.spare_hosts,
-        allowed="only with `failures`",
-    )
     policies = tuple(dict.fromkeys(question.autoscale or (FIXED,)))
     for name in policies:
         autoscalers.AUTOSCALERS.find(name)

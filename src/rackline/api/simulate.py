@@ -17,7 +17,7 @@ from rackline.api.question import Option
 from rackline.api.rates import classes_of
 from rackline.api.resolve import check_context, named
 from rackline.api.scaled import ScaledRuns
-from rackline.api.scaling import refuse_scaling, scaled_runs
+from rackline.api.scaling import scaled_runs
 from rackline.api.server import (
     ASKED,
     Run,
@@ -329,14 +329,9 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
         200
     """
     if question.agents is not None:
-        refuse_scaling(question)
         return agents.agent_runs(question, watch)
-    question.refuse(
-        "concurrency", "between_calls", "longest_pause", allowed="only with `agents`", nearest="--agents coding"
-    )
     if question.load is not None:
         return scaled_runs(question, watch)
-    refuse_scaling(question)
     question = with_tiers(question, watch)
     use: Use | None = None
     if question.use is not None:
@@ -355,8 +350,6 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     model = with_adapter(with_draft(model, question, question.speculate, watch), question, watch)
     others = {text: other_server(question, cluster, text) for text in question.compare}
-    if asked is not None and question.compare:
-        raise InputError(what="compare", given=question.compare[0], allowed="only without `capacity`")
     desk = _Desk(question=question, model=model, media_tokens=media_tokens(media), watch=watch)
     asked_for = {ASKED: (question, cluster), **others}
     stage = desk.stage(traffic, asked_for)

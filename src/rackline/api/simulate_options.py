@@ -40,6 +40,11 @@ from rackline.api.question import (
 )
 
 RESERVES = ("chunk", "prompt", "final")
+_NOT_WITH_AGENTS = (
+    "load", "trace", "rate", "users", "mix", "use", "cache_hit", "compare", "capacity", "slo", "rate_scale",
+    "diurnal_amplitude", "high_priority_share", "keep_passes",
+)  # fmt: skip
+_NOT_WITH_LOAD = ("trace", "users", "turns", "requests", "compare", "capacity", "rate_scale", "keep_passes")
 _AGENTS, _SERVER, _POOLS, _LIMITS = "Agents", "Server", "Prefill pool", "Limits and comparisons"
 
 
@@ -110,6 +115,22 @@ class Autoscaled(Loaded):
         group=OVER_TIME,
     )  # fmt: skip
 
+    def check_options(self) -> None:
+        """Refuse options of a load over time without one, and spare hosts where none fails.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.load is None:
+            self.refuse(
+                "load_time", "autoscale", "scale_target", "min_replicas", "max_replicas", "start_up", "weights_from",
+                "failures", "spare_hosts", "window", "seeds",
+                allowed="only with `load`", nearest="--load day --rate 5",
+            )  # fmt: skip
+        if self.failures == "none":
+            self.refuse("spare_hosts", allowed="only with `failures`")
+        super().check_options()
+
 
 @group
 class Tasked(Question):
@@ -148,6 +169,18 @@ class Tasked(Question):
         maximum=MOST_SECONDS,
         group=_AGENTS,
     )
+
+    def check_options(self) -> None:
+        """Refuse options of tasks without any.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.agents is None:
+            self.refuse(
+                "concurrency", "between_calls", "longest_pause", allowed="only with `agents`", nearest="--agents coding"
+            )
+        super().check_options()
 
 
 @group
@@ -324,10 +357,20 @@ class Judged(Question):
         group=_LIMITS,
     )
 
+    def check_options(self) -> None:
+        """Refuse a comparison of servers whose highest rates are asked for.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.capacity is not None:
+            self.refuse("compare", allowed="only without `capacity`")
+        super().check_options()
+
 
 @question
 class SimulateQuestion(
-    Judged, PromptReplicas, Scheduled, ServerCache, SimulatedTraffic, Autoscaled, Tasked, DraftQuestion
+    Judged, PromptReplicas, Scheduled, ServerCache, Tasked, SimulatedTraffic, Autoscaled, DraftQuestion
 ):
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
@@ -338,3 +381,15 @@ class SimulateQuestion(
     power_cap: MaybeNumber = shared(POWER_CAP, default=None)
     price: MaybeNumber = shared(PRICE, default=None)
     keep_passes: bool = option("switch", "record every pass, for the Chrome trace", default=False, hidden=True)
+
+    def check_options(self) -> None:
+        """Refuse what tasks of several calls, and a load over time, do not have.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.agents is not None:
+            self.refuse(*_NOT_WITH_AGENTS, allowed="only without `agents`")
+        if self.load is not None:
+            self.refuse(*_NOT_WITH_LOAD, allowed="only without `load`")
+        super().check_options()

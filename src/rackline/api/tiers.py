@@ -111,6 +111,19 @@ class TiersQuestion(Sessions, OnCluster):
     price: MaybeNumber = shared(PRICE, default=None)
     rent: str | None = shared(RENT, default=None)
 
+    def check_options(self) -> None:
+        """Refuse options of conversations without any, and beside a trace.
+
+        Raises:
+            InputError: such options.
+        """
+        of_sessions = ("rate", "input", "output", "tool_calls", "tool_output")
+        if self.trace is not None:
+            self.refuse("turns", *of_sessions, allowed="only without `trace`")
+        elif self.turns is None:
+            self.refuse(*of_sessions, allowed="only with `turns`")
+        super().check_options()
+
 
 _PLANNED_OUTPUT_LEN = 1000.0  # of the request for which the cheapest layout is looked for
 USUAL_HOLDS_S = (300.0, 3600.0, 86400.0)
@@ -324,20 +337,15 @@ def _kept_traffic(
     )
 
 
-_OF_SESSIONS = ("rate", "input", "output", "tool_calls", "tool_output")
-
-
 def repeats_of(question: TiersQuestion) -> tuple[str, prefixes.Repeats] | None:
     """Name and repeats of the traffic of a question; None without traffic.
 
     Raises:
-        InputError: a trace without hashes, options of conversations without `turns`, or the other way round.
+        InputError: a trace without hashes, or lengths that are missing.
     """
     if question.trace is not None:
-        question.refuse("turns", *_OF_SESSIONS, allowed="only without `trace`")
         return _recorded(question.trace)
     if question.turns is None:
-        question.refuse(*_OF_SESSIONS, allowed="only with `turns`")
         return None
     return _sessions(question)
 

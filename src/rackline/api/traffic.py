@@ -216,15 +216,6 @@ def encoded_over(question: groups.Traffic, requests: simulation.Requests, media_
 
 
 def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
-    question.refuse(
-        "rate",
-        "users",
-        "input",
-        "output",
-        "mix",
-        "turns",
-        allowed="only without `trace` (`rate_scale` scales its rate)",
-    )
     found = rates.trace_of(question, trace)
     return found if question.requests is None else found.first(question.requests)
 
@@ -245,7 +236,6 @@ def _over_time(question: groups.Traffic) -> simulation.Requests:
     """Requests at the rates of the load, with the lengths of the question, else with those of its trace."""
     import numpy as np
 
-    question.refuse("trace", "users", "turns", allowed="only without `load`")
     rng = np.random.default_rng(question.seed)
     return load_of(question).draw(rng, lengths_of(question), question.arrival_cv)
 
@@ -263,14 +253,6 @@ def lengths_of(question: groups.Traffic) -> workloads.AnyLengths:
 def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation.Requests:
     import numpy as np
 
-    if (question.rate is None) == (question.users is None):
-        raise InputError(
-            what="traffic",
-            given="neither" if question.rate is None else "both",
-            allowed="one of `trace`, `rate` and `users`",
-        )
-    if question.turns is None:
-        question.refuse("system_prompt", allowed="only with `turns`")
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(question.seed)
     number = question.requests or usual
@@ -316,7 +298,6 @@ def sessions_of(question: groups.Sessions) -> simulation.Sessions:
 def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
     if question.mix is not None:
-        question.refuse("input", "output", "turns", allowed="only without `mix`")
         return rates.mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"

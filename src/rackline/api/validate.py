@@ -104,6 +104,41 @@ class ValidateQuestion(Described):
         output=True,
     )
 
+    def check_options(self) -> None:
+        """Refuse what only an import needs without one, an import of nothing, and refits that exclude each other.
+
+        Raises:
+            InputError: such options.
+        """
+        if self.import_format is not None:
+            require(bool(self.files), what="files", given="nothing", allowed="the results of a load generator")
+        else:
+            self.refuse(
+                "model",
+                "chip",
+                "output",
+                "layout",
+                allowed="only with `import_format`, which says what the results lack",
+            )
+            self._check_refits()
+        super().check_options()
+
+    def _check_refits(self) -> None:
+        if self.write_stacks is not None:
+            return
+        require(
+            self.stored is None or (not self.ablation and self.refit is None),
+            what="stored",
+            given=self.stored,
+            allowed="only without `refit` and `ablation`",
+        )
+        require(
+            not self.ablation or self.refit is None,
+            what="ablation",
+            given="with other refits",
+            allowed="`ablation` alone",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
@@ -431,22 +466,11 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
         rackline.errors.InputError: ...
     """
     if question.import_format is not None:
-        require(bool(question.files), what="files", given="nothing", allowed="the results of a load generator")
         return _import(question, question.files, question.import_format)
-    question.refuse(
-        "model", "chip", "output", "layout", allowed="only with `import_format`, which says what the results lack"
-    )
     files = case_files(question)
     if question.write_stacks is not None:
         return _write_stacks(files, question.write_stacks, watch)
-    require(
-        question.stored is None or (not question.ablation and question.refit is None),
-        what="stored",
-        given=question.stored,
-        allowed="only without `refit` and `ablation`",
-    )
     if question.ablation:
-        require(question.refit is None, what="ablation", given="with other refits", allowed="`ablation` alone")
         with watch.counting("refitting without each effect", "fitted without") as done:
             cases = validation.read_cases(files)
             effects = refit_report.ablation(cases, calibration=question.calibration, done=done)
