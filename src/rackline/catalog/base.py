@@ -354,6 +354,26 @@ class CatalogueObject:
     aliases: tuple[Text, ...] = field(default=(), compare=False)
     sources: tuple[Source, ...] = field(default=(), repr=False, compare=False)
 
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with other values by dotted key, such as ``{"scheduler.max_num_seqs": 256}``.
+
+        Raises:
+            TypeError: A key that the object does not have.
+        """
+        return _with_values(self, values)
+
+
+def _with_values(value: Any, changes: Mapping[str, Any]) -> Any:
+    """Replace values by dotted key in a dataclass and in the dataclasses that it holds."""
+    own = {key: new for key, new in changes.items() if "." not in key}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, new in changes.items():
+        name, _, rest = key.partition(".")
+        if rest:
+            inner.setdefault(name, {})[rest] = new
+    own |= {name: _with_values(getattr(value, name), parts) for name, parts in inner.items()}
+    return dataclasses.replace(value, **own)
+
 
 Object = TypeVar("Object", bound=CatalogueObject)
 
@@ -393,6 +413,8 @@ def named() -> Any:
 def varying(condition: type[Record]) -> Any:
     """A field of tables that each say under which condition other keys have other values; later ones win.
 
+    A table may hold a part of the keys of an inner table: the others stay as they are.
+
     Args:
         condition: keys that say when a table holds.
     """
@@ -410,17 +432,14 @@ def schema_of(kind: type[CatalogueObject]) -> type[SourcedRecord]:
 @functools.cache
 def _table(kind: type, base: type[Record]) -> type[Record]:
     """The record of a dataclass."""
-    hints = get_type_hints(kind, include_extras=True)
-    own = [one for one in fields(kind) if one.name not in base.model_fields and one.metadata.get("in_files", True)]
+    own = _fields_in_files(kind, base)
+    types_of_keys = _types_of_keys(kind, base)
     plain: dict[str, Any] = {
-        one.name: (_in_files(one.metadata.get("kind", hints[one.name])), _default(one))
-        for one in own
-        if "condition" not in one.metadata
+        one.name: (types_of_keys[one.name], _default(one)) for one in own if one.name in types_of_keys
     }
     for one in own:
         if "condition" in one.metadata:
-            changes: dict[str, Any] = {name: (of | None, None) for name, (of, _) in plain.items()}
-            table = create_model(f"{kind.__name__}Defaults", __base__=one.metadata["condition"], **changes)
+            table = _partial(f"{kind.__name__}Defaults", one.metadata["condition"], types_of_keys)
             plain |= {one.name: (tuple[table, ...], ())}
     made: Any = create_model(
         f"{kind.__name__}Record",
@@ -432,6 +451,30 @@ def _table(kind: type, base: type[Record]) -> type[Record]:
     )
     made.object_class = kind
     return made
+
+
+def _fields_in_files(kind: type, base: type[Record]) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a dataclass that its files have, besides those of the base."""
+    return [one for one in fields(kind) if one.name not in base.model_fields and one.metadata.get("in_files", True)]
+
+
+def _types_of_keys(kind: type, base: type[Record]) -> dict[str, Any]:
+    """Return the keys of a dataclass's files with their types, except for tables of varying values."""
+    hints = get_type_hints(kind, include_extras=True)
+    own = [one for one in _fields_in_files(kind, base) if "condition" not in one.metadata]
+    return {one.name: _in_files(one.metadata.get("kind", hints[one.name])) for one in own}
+
+
+def _partial(name: str, base: type[Record], types_of_keys: Mapping[str, Any]) -> type[Record]:
+    """Make a table that may leave out any of its keys, also those of inner tables."""
+
+    def may_lack_keys(of: Any) -> Any:
+        if not isinstance(of, type) or not issubclass(of, Record) or of.object_class is None:
+            return cast("Any", of)
+        return _partial(f"{of.object_class.__name__}Changes", Record, _types_of_keys(of.object_class, Record))
+
+    optional: dict[str, Any] = {key: (may_lack_keys(of) | None, None) for key, of in types_of_keys.items()}
+    return create_model(name, __base__=base, **optional)
 
 
 def _in_files(hint: Any) -> Any:
@@ -493,7 +536,13 @@ def _read(value: Any) -> Any:
     return tuple(map(_read, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else value
 
 
-def changed_keys(table: Record, condition: type[Record]) -> dict[str, Any]:
-    """What a table of a `varying` field changes."""
-    keys = table.model_fields_set - set(condition.model_fields)
-    return {key: getattr(table, key) for key in keys if getattr(table, key) is not None}
+def changed_keys(table: Record, condition: type[Record] = Record) -> dict[str, Any]:
+    """Return what a table of a `varying` field changes, by dotted key; see `CatalogueObject.with_values`."""
+    changes: dict[str, Any] = {}
+    for key in table.model_fields_set - set(condition.model_fields):
+        value = getattr(table, key)
+        if isinstance(value, Record) and value.object_class is None:  # an inner table that may lack keys
+            changes |= {f"{key}.{inner}": changed for inner, changed in changed_keys(value).items()}
+        elif value is not None:
+            changes[key] = _read(value)
+    return changes
