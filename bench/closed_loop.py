@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,8 +96,14 @@ def again(machine: str, path: Path) -> None:
     on = cluster(machine)
     numbers = scaled(rl.calibration(machine, on.chip), *(values[key] for key in ("memory", "compute", "launches")))
     system = System.of(shape, on, calibration=numbers, precisions=[precision("fp32", shape, on.chip)])
-    served = ("prefill_slowdown", "host_s_per_sequence", "first_token_s")
-    stack = replace(system.stack, max_num_seqs=int(flags["--parallel"]), **{key: values[key] for key in served})
+    stack = system.stack.with_values(
+        {
+            "scheduler.max_num_seqs": int(flags["--parallel"]),
+            "graphs.prefill_slowdown": values["prefill_slowdown"],
+            "host.s_per_sequence": values["host_s_per_sequence"],
+            "arrivals.first_token_s": values["first_token_s"],
+        }
+    )
     work = Workload(input_len=LENGTHS["input"], output_len=LENGTHS["output"])
     mode = Mode(admission="chunked", max_batched_tokens=int(flags["--batch-size"]))
     group = group_of_one(system.deployment(Layout(), system.precisions[0]), stack, mode, work)

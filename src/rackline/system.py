@@ -94,7 +94,7 @@ class System:
                 allowed="above 0 to 1",
                 nearest="0.9",
             )
-            runs = replace(runs, memory_fraction=memory_fraction)
+            runs = runs.with_values({"memory.memory_fraction": memory_fraction})
         return cls(
             model=model,
             cluster=cluster,
@@ -103,8 +103,8 @@ class System:
             ),
             stack=runs,
             precisions=tuple(precisions or default_precisions(model, chip)),
-            routing=routing or runs.routing,
-            sample_bytes_per_logit=runs.sample_bytes_per_logit if top_p else 0.0,
+            routing=routing or runs.experts.routing,
+            sample_bytes_per_logit=runs.kernels.sample_bytes_per_logit if top_p else 0.0,
         )
 
     @property
@@ -181,7 +181,7 @@ class System:
         Args:
             batched_tokens: token budget of a pass on one rank; the stack's by default [tokens].
         """
-        return self.stack.memory(batched_tokens)
+        return self.stack.server_memory(batched_tokens)
 
     def on(self, cluster: Cluster) -> System:
         """The same engine on another cluster: its kernels and defaults there, in types of the same labels."""
@@ -195,7 +195,7 @@ class System:
             calibration=calibration(numbers.label, chip),
             precisions=types,
             routing=self.routing,
-            memory_fraction=self.stack.memory_fraction,
+            memory_fraction=self.stack.memory.memory_fraction,
         )
 
     def with_chips(self, num_chips: int) -> System:

@@ -41,13 +41,14 @@ def server(name: str, ranks: int) -> tuple[Pool, Deployment, Stack, Mode]:
     one = cluster(on).with_num_chips(split.chips_per_replica)
     first = POLICIES.find(name).passes == "prompts_first"
     budget = 16384 if first else 8192
-    of = replace(
-        stack(STACKS[name]),
-        burst_share=0.0,
-        synchrony=0.0,
-        first_token_s=0.0,
-        first_token_equal_s=None,
-        max_batched_tokens=budget,
+    of = stack(STACKS[name]).with_values(
+        {
+            "arrivals.burst_share": 0.0,
+            "arrivals.synchrony": 0.0,
+            "arrivals.first_token_s": 0.0,
+            "arrivals.first_token_equal_s": None,
+            "scheduler.max_batched_tokens": budget,
+        }
     )
     deployment = Deployment(
         model=found,

@@ -57,7 +57,9 @@ def _pools(name: str, of: Stack) -> TwoPools:
 def test_a_closed_loop_of_pools_agrees_with_the_simulator(name: str) -> None:
     """Within 5 % between tokens and of a whole request, 15 % to the first token, with memory for all."""
     users, input_len, output_len, bound = CASES[name][6:]
-    of = replace(stack("vllm"), first_token_s=0.0, first_token_equal_s=None, burst_share=0.0)
+    of = stack("vllm").with_values(
+        {"arrivals.first_token_s": 0.0, "arrivals.first_token_equal_s": None, "arrivals.burst_share": 0.0}
+    )
     pools = _pools(name, of)
     single = [replace(one, layout=replace(one.layout, dp=1)) for one in (pools.prefill, pools.decode)]
     replicas = [one.layout.dp for one in (pools.prefill, pools.decode)]
@@ -99,7 +101,7 @@ def test_littles_law_holds_at_every_number_of_users() -> None:
 
 
 def test_a_full_decode_pool_bounds_the_batch() -> None:
-    pools = _pools("few users", replace(stack("vllm"), max_num_seqs=16))
+    pools = _pools("few users", stack("vllm").with_values({"scheduler.max_num_seqs": 16}))
     found = pools.closed_loop(Workload(input_len=100, output_len=800), 64)
     assert found.bound == "max_num_seqs"
     assert found.decoding == pytest.approx(16.0)

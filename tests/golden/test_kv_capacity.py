@@ -45,14 +45,14 @@ def predicted(index: int) -> float:
     of = stack(line["stack"], version=line["stack_version"], chip=chip)
     server = ServerMemory(
         memory_fraction=line["memory_fraction"],
-        fraction_of=of.fraction_of,
+        fraction_of=of.memory.fraction_of,
         batched_tokens=line["max_num_batched_tokens"],
         max_num_seqs=line["max_num_seqs"],
-        context_bytes=of.context_bytes,
-        runtime_bytes=of.runtime_bytes,
-        communication_bytes=of.communication_bytes,
-        graph_bytes=of.graph_bytes,
-        logit_bytes=of.logit_bytes,
+        context_bytes=of.memory.context_bytes,
+        runtime_bytes=of.memory.runtime_bytes,
+        communication_bytes=of.memory.communication_bytes,
+        graph_bytes=of.memory.graph_bytes,
+        logit_bytes=of.memory.logit_bytes,
     )
     room = float(kv_room_bytes(model, layout, precision, chip, server)[0])  # type: ignore[arg-type]
     if "kv_gib" in line["measured"]:

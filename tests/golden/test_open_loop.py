@@ -65,9 +65,16 @@ def test_an_open_loop_agrees_with_the_simulator(name: str, rate: float, count: i
     found = model(which)
     split = parse_layout(layout, found)
     one = cluster(on).with_num_chips(split.chips_per_replica)
-    of = replace(stack(of_stack), burst_share=0.0, synchrony=0.0, first_token_s=0.0, first_token_equal_s=None)
+    of = stack(of_stack).with_values(
+        {
+            "arrivals.burst_share": 0.0,
+            "arrivals.synchrony": 0.0,
+            "arrivals.first_token_s": 0.0,
+            "arrivals.first_token_equal_s": None,
+        }
+    )
     if admission:
-        of = replace(of, admission="decode_first")
+        of = of.with_values({"scheduler.admission": "decode_first"})
     deployment = Deployment(
         model=found,
         cluster=one,
@@ -91,7 +98,7 @@ def test_an_open_loop_agrees_with_the_simulator(name: str, rate: float, count: i
     batches = np.geomspace(decoding / 2.0, decoding * 2.0, 15)
     spread_of = 0.0 if spread == "fixed" else 0.4 / np.sqrt(3.0)  # uniform from 0.6 to 1.4 times the mean
     workload = Workload(input_len=input_len, output_len=output_len, input_spread=spread_of)
-    state = open_loop(engine_of(deployment, of), workload, of.mode(), batches)
+    state = open_loop(engine_of(deployment, of), workload, of.scheduler.mode(), batches)
     assert np.interp(rate, state.requests_per_s, state.ttft_s) == pytest.approx(float(ttft_s.mean()), rel=0.10)
     assert np.interp(rate, state.requests_per_s, state.tpot_s) == pytest.approx(float(tpot_s.mean()), rel=0.05)
     in_flight = state.requests_per_s * (state.tpot_s * steps) / slots

@@ -54,7 +54,10 @@ def test_prompts_wait_as_in_the_simulator(name: str, rate: float, count: int) ->
     """Within 10 % to the first token, with memory for all."""
     which, on, first_layout, first_replicas, tokens, then_layout, then_replicas, *lengths, low, _ = CASES[name]
     input_len, output_len = lengths
-    found, of = model(which), replace(stack("vllm"), first_token_s=0.0, first_token_equal_s=None)
+    found, of = (
+        model(which),
+        stack("vllm").with_values({"arrivals.first_token_s": 0.0, "arrivals.first_token_equal_s": None}),
+    )
 
     def deployment(text: str) -> Deployment:
         layout = parse_layout(text, found)
@@ -65,7 +68,7 @@ def test_prompts_wait_as_in_the_simulator(name: str, rate: float, count: int) ->
         )
 
     first, then = deployment(first_layout), deployment(then_layout)
-    front = pool_of(first, replace(of, max_batched_tokens=tokens), replicas=first_replicas)
+    front = pool_of(first, of.with_values({"scheduler.max_batched_tokens": tokens}), replicas=first_replicas)
     back = pool_of(then, of, replicas=then_replicas)
     room = {"pool_tokens": 10**9, "max_num_seqs": 10**6}
     spread = "fixed" if low == 1.0 else "uniform"

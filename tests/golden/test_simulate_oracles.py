@@ -111,11 +111,11 @@ def _both_loops(
     )
     input_len, output_len = tokens
     workload = Workload(input_len=float(input_len), output_len=float(output_len))
-    steady = closed_loop(deployment, workload, of.mode(), users, engine=engine_of(deployment, of))
+    steady = closed_loop(deployment, workload, of.scheduler.mode(), users, engine=engine_of(deployment, of))
     lengths = Lengths(input_len=input_len, output_len=output_len, spread="uniform", low=0.6)
     rounds = 25 if users > 64 else 50
     requests = closed_loop_of(np.random.default_rng(5), rounds * users, users, lengths)
-    result = simulate(requests, pool_of(deployment, of), beyond_s=of.first_token_s)
+    result = simulate(requests, pool_of(deployment, of), beyond_s=of.arrivals.first_token_s)
     middle = slice(5 * users, (rounds - 5) * users)
     return steady, float(np.mean(result.tpot_s[middle])), float(np.mean(result.e2e_s[middle]))
 
@@ -128,7 +128,9 @@ def test_a_closed_loop_agrees_with_serving(
     name: str, on: str, layout: str, of_stack: str, users: int, tokens: tuple[int, int]
 ) -> None:
     """Without the numbers of a stack that stand for what the simulator does by itself, or for what it does not do."""
-    of = replace(stack(of_stack), burst_share=0.0, synchrony=0.0, first_token_s=0.0)
+    of = stack(of_stack).with_values(
+        {"arrivals.burst_share": 0.0, "arrivals.synchrony": 0.0, "arrivals.first_token_s": 0.0}
+    )
     steady, tpot_s, request_s = _both_loops(name, on, layout, of, users, tokens)
     assert tpot_s == pytest.approx(steady.tpot_s, rel=0.05)
     assert request_s == pytest.approx(steady.request_s, rel=0.05)
@@ -150,9 +152,9 @@ def test_it_does_so_with_the_time_outside_of_the_passes(
     name: str, on: str, layout: str, users: int, tokens: tuple[int, int], away_s: float | None
 ) -> None:
     """Steps with prompts collect requests that are away, as long as they are away and as far as a pass holds them."""
-    of = replace(stack("vllm"), burst_share=0.0)
-    of = replace(of, first_token_s=of.first_token_s if away_s is None else away_s)
-    assert of.first_token_s > 0.01
+    of = stack("vllm").with_values({"arrivals.burst_share": 0.0})
+    of = of.with_values({"arrivals.first_token_s": of.arrivals.first_token_s if away_s is None else away_s})
+    assert of.arrivals.first_token_s > 0.01
     steady, tpot_s, request_s = _both_loops(name, on, layout, of, users, tokens)
     assert tpot_s == pytest.approx(steady.tpot_s, rel=0.05)
     assert request_s == pytest.approx(steady.request_s, rel=0.05)

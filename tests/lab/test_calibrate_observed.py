@@ -42,8 +42,8 @@ def run_of(chip: str, seed: int, rate: float, number: int = 30, **changes: float
     )
     blank = ObservedRun(run_id=f"run {seed}", requests=asked, deployment={**SERVER, "chip": chip})
     shipped = observed_run(Resolver(), case_of(blank))
-    values = dict(zip(NAMES, [1.0, 1.0, 1.0, shipped.stack.prefill_slowdown, 0.0, 0.0, shipped.stack.first_token_s],
-                      strict=True))  # fmt: skip
+    slowdown, first_token_s = shipped.stack.graphs.prefill_slowdown, shipped.stack.arrivals.first_token_s
+    values = dict(zip(NAMES, [1.0, 1.0, 1.0, slowdown, 0.0, 0.0, first_token_s], strict=True))
     found = with_numbers(replace(shipped, requests=load), values | changes).simulated()
     noise = 1.0 + 0.01 * random.standard_normal((2, number))
     requests = []
@@ -97,7 +97,7 @@ def test_numbers_that_were_put_in_are_found(tmp_path: Path, monkeypatch: pytest.
     planned = rl.plan("llama-3.1-8b", on="dgx-h100", input=256, output=64, tpot="50ms", ttft="2s", calibration="mine")
     assert planned.result is not None
     numbers = calibration("mine", rl.chip("h100-sxm"))
-    assert stack_of(numbers).first_token_s == pytest.approx(fit.stack.first_token_s, rel=1e-4)
+    assert stack_of(numbers).arrivals.first_token_s == pytest.approx(fit.stack.arrivals.first_token_s, rel=1e-4)
     with pytest.raises(UnknownNameError, match="h100-sxm"):
         rl.explain("llama-3.1-8b", batch=8, context="1k", on="dgx-h200", calibration="mine")
 
@@ -106,16 +106,16 @@ def test_what_was_not_fitted_is_kept(tmp_path: Path) -> None:
     """The blocks in which an engine reads its cache, and how it splits its passes."""
     chip = rl.chip("h100-sxm")
     shipped = calibration("vllm", chip)
+    split = stack_of(shipped).with_values({"scheduler.neighbour_passes": True})
     fit = ObservedFit(
-        estimates=(), errors=(), calibration=replace(shipped, context_block=256),
-        stack=replace(stack_of(shipped), neighbour_passes=True), chip=chip.name, has_table=True, runs=1, requests=20,
-        folds=4, clipped=0,
+        estimates=(), errors=(), calibration=replace(shipped, context_block=256), stack=split, chip=chip.name,
+        has_table=True, runs=1, requests=20, folds=4, clipped=0,
     )  # fmt: skip
     file = tmp_path / "mine.toml"
     file.write_text(calibration_text(fit, "mine"), encoding="utf-8")
     numbers = calibration(str(file), chip)
     assert numbers.context_block == 256
-    assert stack_of(numbers).neighbour_passes
+    assert stack_of(numbers).scheduler.neighbour_passes
 
 
 @pytest.mark.slow

@@ -82,11 +82,12 @@ class Made(Engine):
     def serve(self, requests: Requests) -> ServedTimes:
         """By the simulator."""
         settings = self.scheduler
-        around = replace(
-            stack("vllm"),
-            admission=settings.admission,
-            max_num_seqs=settings.max_num_seqs,
-            max_batched_tokens=settings.max_batched_tokens,
+        around = stack("vllm").with_values(
+            {
+                "scheduler.admission": settings.admission,
+                "scheduler.max_num_seqs": settings.max_num_seqs,
+                "scheduler.max_batched_tokens": settings.max_batched_tokens,
+            }
         )
         cache = CacheConfig(pool_tokens=10_000, longest=LIMITS.context_len)
         found = simulate(requests, pool_of(self.truth, around, cache=cache))

@@ -85,7 +85,7 @@ def test_the_file_holds_a_chip_a_cluster_a_calibration_and_a_stack(measured: tup
     assert machine.chip == machine.calibration == numbers.serving == "here.toml"
     assert {one.operation_class for one in numbers.operation} >= {"gemm", "attention_decode", "attention_prefill"}
     assert all(one.eta_memory <= 1 and one.eta_compute <= 1 for one in numbers.operation)
-    assert stack.admission == "prefill_first"
+    assert stack.scheduler.admission == "prefill_first"
     found = cluster(file)
     assert calibration_on(found).name == numbers.name
     assert stack_of(calibration_on(found)).name == stack.name

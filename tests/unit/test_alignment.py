@@ -134,7 +134,7 @@ def test_engines_are_told_of_it() -> None:
 
 @pytest.mark.parametrize(("version", "tokens"), [("0.5.23", 8192), ("0.5.18", 2048), ("0.5.9", 0), ("0.5.17", 0)])
 def test_prompt_graphs_by_version(version: str, tokens: int) -> None:
-    assert stack("sglang", version=version).prompt_graph_tokens == tokens
+    assert stack("sglang", version=version).graphs.captured_prompt_tokens == tokens
 
 
 def test_ranks_wait_for_prompts_that_one_pass_holds() -> None:

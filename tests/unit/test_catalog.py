@@ -3,6 +3,7 @@
 import re
 import time
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -240,13 +241,23 @@ def test_generations_lie_between_the_chips_that_they_are_made_of() -> None:
 STACK = """\
 name = "my-stack"
 full_name = "My stack"
+
+[scheduler]
 admission = "chunked"
 max_batched_tokens = 4096
 max_num_seqs = 128
+
+[memory]
 memory_fraction = 0.9
-rank_skew_s = 1e-6
+
+[graphs]
 prefill_slowdown = 1.2
+
+[arrivals]
 burst_share = 0.5
+
+[kernels]
+rank_skew_s = 1e-6
 
 [[sources]]
 fields = ["*"]
@@ -260,12 +271,12 @@ def test_every_stack_loads(name: str) -> None:
     record = record_of("stacks", schema_of(Stack), name)
     assert record.name == name
     found = load_stack(name)
-    assert found.mode().admission == record.admission
+    assert found.scheduler.mode().admission == record.scheduler.admission
     for key in settable_keys(record):
         if not key.startswith("defaults."):  # of some versions and chips
-            assert getattr(found, key) == getattr(record, key), key
+            assert attrgetter(key)(found) == attrgetter(key)(record), key
     numbers = set(record.numbers())
-    assert {"max_batched_tokens", "memory_fraction"} <= numbers
+    assert {"scheduler.max_batched_tokens", "memory.memory_fraction"} <= numbers
     assert all(record.source_of(key) is not None for key in numbers)
 
 
@@ -289,21 +300,27 @@ def test_each_fitted_calibration_has_its_stack() -> None:
 )
 def test_defaults_of_a_version_on_a_chip(name: str, version: str, on: str | None, expected: object) -> None:
     found = load_stack(name, version=version, chip=None if on is None else load_chip(on))
-    assert (found.admission, found.max_batched_tokens, found.max_num_seqs, found.eager_decode) == expected
+    assert (
+        found.scheduler.admission,
+        found.scheduler.max_batched_tokens,
+        found.scheduler.max_num_seqs,
+        found.graphs.eager_decode,
+    ) == expected
 
 
 @pytest.mark.parametrize("rule", ['before = "next"', 'since = "next"', "chip_names = [1]", "hbm_from_bytes = -1.0"])
 def test_a_rule_of_defaults_that_cannot_be_read_is_refused(tmp_path: Path, rule: str) -> None:
-    text = STACK.replace("[[sources]]", f"[[defaults]]\n{rule}\nmax_num_seqs = 7\n\n[[sources]]", 1)
+    text = STACK.replace("[[sources]]", f"[[defaults]]\n{rule}\nscheduler.max_num_seqs = 7\n\n[[sources]]", 1)
     with pytest.raises(CatalogError, match=rule.partition(" ")[0]):
         load_stack(str(write(tmp_path, text)))
 
 
 def test_a_stack_of_ones_own(tmp_path: Path) -> None:
     found = load_stack(str(write(tmp_path, STACK)))
-    assert (found.max_batched_tokens, found.rank_skew_s, found.prefill_slowdown) == (4096, 1e-6, 1.2)
-    assert (found.burst_share, found.synchrony, found.first_token_s) == (0.5, 0.0, 0.0)
-    assert found.mode().max_batched_tokens == 4096
+    assert found.scheduler.max_batched_tokens == 4096
+    assert (found.kernels.rank_skew_s, found.graphs.prefill_slowdown) == (1e-6, 1.2)
+    assert (found.arrivals.burst_share, found.arrivals.synchrony, found.arrivals.first_token_s) == (0.5, 0.0, 0.0)
+    assert found.scheduler.mode().max_batched_tokens == 4096
 
 
 @pytest.mark.parametrize(
@@ -312,20 +329,20 @@ def test_a_stack_of_ones_own(tmp_path: Path) -> None:
         (
             "rank_skew_s = 1e-6",
             "rank_skew = 1e-6",
-            "line 7: rank_skew: .*only the keys of the schema; nearest: rank_skew_s",
+            "line 19: kernels.rank_skew: .*only the keys of the schema; nearest: rank_skew_s",
         ),
-        ("rank_skew_s = 1e-6", "rank_skew_s = -1e-6", "line 7: rank_skew_s"),
-        ("rank_skew_s = 1e-6", "rank_skew_s = nan", "line 7: rank_skew_s"),
-        ("prefill_slowdown = 1.2", "prefill_slowdown = 0.9", "line 8: prefill_slowdown"),
-        ("burst_share = 0.5", "burst_share = 1.5", "line 9: burst_share"),
-        ("burst_share = 0.5", "synchrony = -0.1", "line 9: synchrony"),
-        ("memory_fraction = 0.9", "memory_fraction = 0.0", "line 6: memory_fraction"),
-        ("memory_fraction = 0.9", "memory_fraction = 1.1", "line 6: memory_fraction"),
-        ("max_num_seqs = 128", "max_num_seqs = 0", "line 5: max_num_seqs"),
-        ("max_num_seqs = 128", "max_num_seqs = 1.5", "line 5: max_num_seqs"),
-        ("max_batched_tokens = 4096\n", "", "max_batched_tokens: .*the key is required"),
-        ('"chunked"', '"chunk"', "line 3: admission"),
-        ('fields = ["*"]', 'fields = ["max_num_seqs"]', "entry covers the number max_batched_tokens"),
+        ("rank_skew_s = 1e-6", "rank_skew_s = -1e-6", "line 19: kernels.rank_skew_s"),
+        ("rank_skew_s = 1e-6", "rank_skew_s = nan", "line 19: kernels.rank_skew_s"),
+        ("prefill_slowdown = 1.2", "prefill_slowdown = 0.9", "line 13: graphs.prefill_slowdown"),
+        ("burst_share = 0.5", "burst_share = 1.5", "line 16: arrivals.burst_share"),
+        ("burst_share = 0.5", "synchrony = -0.1", "line 16: arrivals.synchrony"),
+        ("memory_fraction = 0.9", "memory_fraction = 0.0", "line 10: memory.memory_fraction"),
+        ("memory_fraction = 0.9", "memory_fraction = 1.1", "line 10: memory.memory_fraction"),
+        ("max_num_seqs = 128", "max_num_seqs = 0", "line 7: scheduler.max_num_seqs"),
+        ("max_num_seqs = 128", "max_num_seqs = 1.5", "line 7: scheduler.max_num_seqs"),
+        ("max_batched_tokens = 4096\n", "", "scheduler.max_batched_tokens: .*the key is required"),
+        ('"chunked"', '"chunk"', "line 5: scheduler.admission"),
+        ('fields = ["*"]', 'fields = ["scheduler.max_num_seqs"]', "covers the number scheduler.max_batched_tokens"),
     ],
 )
 def test_broken_stacks_are_refused_at_their_line(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -50,7 +48,7 @@ def test_replicas_share_the_requests() -> None:
 def test_memory_bounds_the_decoding_requests_and_the_rest_wait() -> None:
     work = Workload(input_len=30000, output_len=2000)
     d = deployment()
-    held = d.max_sequences(context_len=work.mean_context, server=IDEAL.memory(8192))
+    held = d.max_sequences(context_len=work.mean_context, server=IDEAL.server_memory(8192))
     roomy, tight = (closed_loop(d, work, Mode(), c) for c in (held // 2, held * 4))
     assert roomy.bound == "concurrency"
     assert tight.bound in ("memory", "prefill")
@@ -60,7 +58,7 @@ def test_memory_bounds_the_decoding_requests_and_the_rest_wait() -> None:
 
 def test_the_engine_runs_no_more_than_max_num_seqs() -> None:
     d = deployment()
-    engine = engine_of(d, replace(IDEAL, max_num_seqs=16))
+    engine = engine_of(d, IDEAL.with_values({"scheduler.max_num_seqs": 16}))
     found = closed_loop(d, Workload(input_len=100, output_len=500), Mode(), 200, engine=engine)
     assert found.bound == "max_num_seqs"
     assert found.decoding == pytest.approx(16)
@@ -83,14 +81,20 @@ def test_effects_of_a_stack_each_cost_time() -> None:
     )
     plain = closed_loop(d, work, Mode(), 64)
     for change in (
-        {"rank_skew_s": 2e-6},
-        {"prefill_slowdown": 1.3},
-        {"eager_s_per_layer": 1e-3},
-        {"eager_s_per_layer": 1e-3, "eager_decode": True},
+        {"kernels.rank_skew_s": 2e-6},
+        {"graphs.prefill_slowdown": 1.3},
+        {"graphs.eager_s_per_layer": 1e-3},
+        {"graphs.eager_s_per_layer": 1e-3, "graphs.eager_decode": True},
     ):
-        slower = closed_loop(d, work, Mode(), 64, engine=engine_of(d, replace(IDEAL, **change)))
+        slower = closed_loop(d, work, Mode(), 64, engine=engine_of(d, IDEAL.with_values(change)))
         assert slower.tpot_s > plain.tpot_s, change
-    late = closed_loop(d, work, Mode(), 64, engine=engine_of(d, replace(IDEAL, first_token_s=0.5, burst_share=0.1)))
+    late = closed_loop(
+        d,
+        work,
+        Mode(),
+        64,
+        engine=engine_of(d, IDEAL.with_values({"arrivals.first_token_s": 0.5, "arrivals.burst_share": 0.1})),
+    )
     assert late.ttft_s > plain.ttft_s + 0.4
 
 
@@ -149,18 +153,18 @@ def test_decode_first_in_an_open_loop_waits_for_half_a_cycle() -> None:
 
 
 def test_first_token_depends_on_how_lengths_are_drawn() -> None:
-    stack = replace(IDEAL, first_token_s=0.1, first_token_equal_s=0.3)
+    stack = IDEAL.with_values({"arrivals.first_token_s": 0.1, "arrivals.first_token_equal_s": 0.3})
     spread, equal = (Workload(input_len=500, output_len=100, equal_lengths=e) for e in (False, True))
     found = [closed_loop(deployment(), w, Mode(), 8, engine=engine_of(deployment(), stack)) for w in (spread, equal)]
     assert found[1].ttft_s - found[0].ttft_s == pytest.approx(0.2, abs=0.01)
-    alone = replace(IDEAL, first_token_s=0.1)
-    assert alone.beyond_passes_s(equal) == alone.beyond_passes_s(spread) == 0.1
+    alone = IDEAL.with_values({"arrivals.first_token_s": 0.1})
+    assert alone.arrivals.beyond_passes_s(equal) == alone.arrivals.beyond_passes_s(spread) == 0.1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_a_first_burst_adds_prompts_of_the_others(share: float) -> None:
     users, work = 32, Workload(input_len=1000, output_len=200)
-    engine = engine_of(deployment(), replace(IDEAL, burst_share=share))
+    engine = engine_of(deployment(), IDEAL.with_values({"arrivals.burst_share": share}))
     found = closed_loop(deployment(), work, Mode(), users, engine=engine)
     state = steady_state(engine, work, Mode(), np.array([found.decoding]))
     expected = state.ttft_s + share * (users - 1) * state.prompt_s
@@ -171,10 +175,10 @@ def test_only_requests_of_one_length_keep_in_step() -> None:
     """Under SGLang 0.5 the others' prompts are waited for by equal requests; varied ones wait as under vLLM."""
     around, users = stack("sglang"), 32
     engine = engine_of(deployment(), around)
-    for equal, share in ((True, around.burst_equal_share), (False, stack("vllm").burst_share)):
+    for equal, share in ((True, around.arrivals.burst_equal_share), (False, stack("vllm").arrivals.burst_share)):
         work = Workload(input_len=4000, output_len=400, equal_lengths=equal)
-        found = closed_loop(deployment(), work, around.mode(), users, engine=engine)
-        state = steady_state(engine, work, around.mode(), np.array([found.decoding]))
+        found = closed_loop(deployment(), work, around.scheduler.mode(), users, engine=engine)
+        state = steady_state(engine, work, around.scheduler.mode(), np.array([found.decoding]))
         assert share is not None
         waited = (found.ttft_s - float(state.ttft_s[0])) / ((users - 1) * float(state.prompt_s[0]))
         assert waited == pytest.approx(share, rel=0.05)
@@ -210,7 +214,7 @@ def test_the_first_burst_counts_by_its_share_of_the_requests() -> None:
 def test_prompts_wait_for_others_to_join_their_pass() -> None:
     """At little load a prompt waits all of the steps; where others join, they wait less on average."""
     d, work, steps = deployment(), Workload(input_len=1000, output_len=1000), 20
-    patient = engine_of(d, replace(IDEAL, batch_wait_steps=steps))
+    patient = engine_of(d, IDEAL.with_values({"scheduler.batch_wait_steps": steps}))
     for users, least, most in ((1, 0.95, 1.0), (150, 0.5, 0.75)):
         alone, waits = (closed_loop(d, work, Mode(), users, engine=engine) for engine in (engine_of(d), patient))
         assert least < (waits.ttft_s - alone.ttft_s) / (steps * waits.tpot_s) < most

@@ -65,10 +65,10 @@ def answers(serves: System, layout: Layout, context: int) -> dict[str, int]:
         system=serves,
         workload=work,
         grid=LayoutGrid.of([layout]),
-        modes=[of.mode()],
+        modes=[of.scheduler.mode()],
         batches=np.array(around, dtype=float),
     )
-    free = space.free_bytes(d.precision, float(of.max_batched_tokens))[0]
+    free = space.free_bytes(d.precision, float(of.scheduler.max_batched_tokens))[0]
     planned = max((n for n, left in zip(around, free, strict=True) if left >= 0), default=0) * slots
     try:
         spec = pool_of(d, of, cache=CacheConfig(longest=context)).spec
@@ -110,11 +110,11 @@ def test_a_4090_holds_as_many_tokens_as_vllm_said() -> None:
     on = cluster("rtx-4090-8").with_num_chips(1)
     found, types_ = model("llama-3.1-8b"), types("bf16", "llama-3.1-8b", "rtx-4090-8")
     vllm = stack("vllm", version="0.19.0", chip=on.chip)
-    assert (vllm.max_batched_tokens, vllm.max_num_seqs) == (2048, 256)
+    assert (vllm.scheduler.max_batched_tokens, vllm.scheduler.max_num_seqs) == (2048, 256)
     d = Deployment(
         model=found, cluster=on, layout=rl.Layout(), precision=types_, calibration=calibration("vllm", on.chip)
     )
     tokens = pool_of(d, vllm).spec.pool_tokens
     assert tokens == pytest.approx(41408, rel=0.05)
-    (row,) = capacity(found, on, types_, context_len=1024.0, server=vllm.memory(), layouts=[rl.Layout()]).rows
+    (row,) = capacity(found, on, types_, context_len=1024.0, server=vllm.server_memory(), layouts=[rl.Layout()]).rows
     assert row.max_concurrency == tokens // 1024

@@ -14,7 +14,7 @@ from rackline.serving.stack import IDEAL
 from rackline.serving.steady import median_prompts, median_step_s, steady_state
 from rackline.serving.workload import Mode, Workload
 
-ENGINE = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), replace(IDEAL, prefill_slowdown=1.2))
+ENGINE = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), IDEAL.with_values({"graphs.prefill_slowdown": 1.2}))
 
 
 @pytest.mark.parametrize("arrivals", [0.3, 0.8, 1.5, 5.0, 20.0, 63.0, 65.0, 200.0])

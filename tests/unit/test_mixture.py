@@ -58,8 +58,8 @@ def test_one_length_is_no_mixture() -> None:
     engine, batches = engine_of(deployment, of), np.array([0.5, 2.0, 8.0, 32.0])
     same = Mixture.of(np.array([3.0, 1.0]), np.array([1000.0, 1000.0]), np.array([200.0, 200.0]))
     assert same.num_lengths == 1
-    plain = open_loop(engine, Workload(input_len=1000, output_len=200), of.mode(), batches)
-    mixed = open_loop(engine, Workload.of_mixture(same), of.mode(), batches)
+    plain = open_loop(engine, Workload(input_len=1000, output_len=200), of.scheduler.mode(), batches)
+    mixed = open_loop(engine, Workload.of_mixture(same), of.scheduler.mode(), batches)
     for name in ("requests_per_s", "tpot_s", "ttft_s"):
         assert getattr(mixed, name) == pytest.approx(getattr(plain, name), rel=0.02), name
 
@@ -83,7 +83,14 @@ def test_an_open_loop_of_a_mixture_agrees_with_the_simulator(name: str, rate: fl
     found = model(which)
     split = parse_layout(layout, found)
     one = cluster("dgx-h100").with_num_chips(split.chips_per_replica)
-    of = replace(stack(of_stack), burst_share=0.0, synchrony=0.0, first_token_s=0.0, first_token_equal_s=None)
+    of = stack(of_stack).with_values(
+        {
+            "arrivals.burst_share": 0.0,
+            "arrivals.synchrony": 0.0,
+            "arrivals.first_token_s": 0.0,
+            "arrivals.first_token_equal_s": None,
+        }
+    )
     deployment = Deployment(
         model=found,
         cluster=one,
@@ -100,7 +107,9 @@ def test_an_open_loop_of_a_mixture_agrees_with_the_simulator(name: str, rate: fl
     tpot_s = decoded_s / (requests.output_len - 1)[kept].sum()
     workload = Workload.of_mixture(mixture)
     decoding = rate * (workload.output_len - 1.0) * tpot_s
-    state = open_loop(engine_of(deployment, of), workload, of.mode(), np.geomspace(decoding / 2, decoding * 2, 15))
+    state = open_loop(
+        engine_of(deployment, of), workload, of.scheduler.mode(), np.geomspace(decoding / 2, decoding * 2, 15)
+    )
     ttft_s = float(np.interp(rate, state.requests_per_s, state.ttft_s))
     assert ttft_s == pytest.approx(float(result.ttft_s[kept].mean()), rel=0.10)
     assert float(np.interp(rate, state.requests_per_s, state.tpot_s)) == pytest.approx(tpot_s, rel=0.05)

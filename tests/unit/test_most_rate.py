@@ -51,7 +51,9 @@ ENGINES: dict[str, tuple[str, str, str, Layout, str, int]] = {
 def pool(name: str, passes: str, slots: int, overlap: bool = False) -> Pool:
     what, on, stack, layout, label, budget = ENGINES[name]
     deployment = deploy(what, layout, on=on, label=label, calibration=stack)
-    own = replace(stack_of(deployment.calibration), max_num_seqs=slots, max_batched_tokens=budget)
+    own = stack_of(deployment.calibration).with_values(
+        {"scheduler.max_num_seqs": slots, "scheduler.max_batched_tokens": budget}
+    )
     return pool_of(deployment, own, policy_name=passes, two_batch_overlap=overlap, replicas=1)
 
 

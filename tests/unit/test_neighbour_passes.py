@@ -58,7 +58,9 @@ def deployment() -> Deployment:
 
 
 def served(deployment: Deployment, requests: Requests, *, split: bool) -> Result:
-    around = replace(IDEAL, max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=split)
+    around = IDEAL.with_values(
+        {"scheduler.max_num_seqs": NUMBER, "scheduler.max_batched_tokens": 512, "scheduler.neighbour_passes": split}
+    )
     return simulate(requests, pool_of(deployment, around))
 
 
@@ -86,7 +88,9 @@ def test_others_do_not(deployment: Deployment) -> None:
 
 def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
     """One token of each, since the slots are neighbours, then the rest of the prompt."""
-    around = replace(IDEAL, max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=True)
+    around = IDEAL.with_values(
+        {"scheduler.max_num_seqs": NUMBER, "scheduler.max_batched_tokens": 512, "scheduler.neighbour_passes": True}
+    )
     clock = TableClock.of(deployment, around)
     first_s = clock.prompts(0, 0.0, 0.0, [Chunk(64, 0)], 64.0, 0.0)
     requests = Requests(
@@ -99,6 +103,6 @@ def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
 
 
 def test_the_compiled_loop_leaves_them_alone(deployment: Deployment) -> None:
-    pool = pool_of(deployment, replace(IDEAL, max_num_seqs=NUMBER))
+    pool = pool_of(deployment, IDEAL.with_values({"scheduler.max_num_seqs": NUMBER}))
     assert knows(replace(pool, policy=POLICIES.find("chunked")))
     assert not knows(replace(pool, policy=POLICIES.find("chunked"), spec=replace(pool.spec, neighbour_passes=True)))

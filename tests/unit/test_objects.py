@@ -14,6 +14,7 @@ from rackline.catalog.base import (
     Record,
     changed_keys,
     from_record,
+    inner_models,
     not_in_files,
     schema_of,
     stated,
@@ -32,12 +33,26 @@ class When(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lid:
+    """A lid.
+
+    Args:
+        width: Of it [m].
+        colours: That it has.
+    """
+
+    width: NonNegative = stated(1.0)
+    colours: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Thing(CatalogueObject):
     """A thing.
 
     Args:
         size: Of it [m].
         share: In use [1].
+        lid: On top.
         parts: Sizes by number.
         mood: Of the program.
         days: What differs.
@@ -45,6 +60,7 @@ class Thing(CatalogueObject):
 
     size: NonNegative = stated(1.0)
     share: Annotated[float, Field(le=1.0)] = 0.5
+    lid: Lid = Lid()
     parts: dict[int, float] = written_as(tuple[float, ...], lambda sizes: dict(enumerate(sizes)), {})
     mood: str = not_in_files("calm")
     days: tuple[When, ...] = varying(When)
@@ -97,8 +113,35 @@ def test_any_number_may_vary() -> None:
     assert [table.day for table in found.days] == [3, None]
 
 
+def test_a_part_of_an_inner_table_may_vary() -> None:
+    found = read(lid={"width": 2.0}, days=[{"lid": {"colours": ["red"]}}, {"share": 0.25, "lid": {"width": 3.0}}])
+    first, second = (changed_keys(table, When) for table in found.days)
+    assert (first, second) == ({"lid.colours": ("red",)}, {"share": 0.25, "lid.width": 3.0})
+    later = found.with_values(first).with_values(second)
+    assert (later.share, later.lid) == (0.25, Lid(width=3.0, colours=("red",)))
+    assert found.lid == Lid(width=2.0)
+    with pytest.raises(CatalogError, match=r"days\.0\.lid\.width: got -1\.0"):
+        read(days=[{"lid": {"width": -1.0}}])
+    with pytest.raises(CatalogError, match=r"lid\.width: .*the key is required"):
+        read(lid={"colours": ["red"]})
+
+
+def test_an_object_has_no_other_keys() -> None:
+    for key in ("sizes", "lid.widths"):
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            read().with_values({key: 1.0})
+
+
 def test_every_number_of_a_stack_may_differ_by_version() -> None:
     (table,) = schema_of(Stack).model_fields["defaults"].annotation.__args__[:1]  # type: ignore[union-attr]
-    own = set(schema_of(Stack).model_fields) - {"name", "full_name", "aliases", "sources", "defaults"}
+    record = schema_of(Stack)
+    own = set(record.model_fields) - {"name", "full_name", "aliases", "sources", "defaults"}
     assert own <= set(table.model_fields)
-    assert len(own) > 30
+    numbers = 0
+    for key in own:
+        for inner in inner_models(record.model_fields[key]):
+            (partial,) = inner_models(table.model_fields[key])
+            assert set(partial.model_fields) == set(inner.model_fields), key
+            assert not any(info.is_required() for info in partial.model_fields.values()), key
+            numbers += len(inner.model_fields)
+    assert numbers > 30

@@ -61,7 +61,7 @@ def every_point() -> tuple[dict[str, object], ...]:
     for layout, label, mode, batch in itertools.product(SMALL_LAYOUTS, ("bf16", "fp8"), SMALL_MODES, SMALL_BATCHES):
         if mode.two_batch_overlap and (layout.attention_dp == 1 or batch == 1):
             continue  # no exchange between ranks to overlap, or no two halves
-        d = deploy("qwen3-235b-a22b", layout, on="dgx-h200", label=label, routing=stack("generic").routing)
+        d = deploy("qwen3-235b-a22b", layout, on="dgx-h200", label=label, routing=stack("generic").experts.routing)
         engine = Engine(
             table=d.table(),
             attention_dp=float(layout.attention_dp),
@@ -75,7 +75,7 @@ def every_point() -> tuple[dict[str, object], ...]:
         free = d.memory(
             sequences=sequences,
             context_len=WORK.final_context,
-            server=stack("generic").memory(mode.max_batched_tokens),
+            server=stack("generic").server_memory(mode.max_batched_tokens),
         ).free
         rate = WORK.output_len / (WORK.output_len - 1.0) * sequences / float(state.tpot_s) / layout.chips_per_replica
         points.append(

@@ -159,7 +159,7 @@ def test_an_engine_under_ray_prepares_no_step_ahead(stack: str, step_s: float, e
     driven = under_ray(system)
     found = driven.calibration.host_s_per_step - system.calibration.host_s_per_step
     assert found == pytest.approx(step_s)
-    assert driven.stack.host_s_per_sequence - system.stack.host_s_per_sequence == pytest.approx(each_s)
+    assert driven.stack.host.s_per_sequence - system.stack.host.s_per_sequence == pytest.approx(each_s)
     job = RlJob.of(system, prompts=16, generations=32, prompt_len=100.0, lengths=LENGTHS)
     alone, several = (RolloutEngine.of(RACK, Layout(tp=tp, dp=8 // tp), job) for tp in (1, 2))
     assert alone.system.stack == system.stack

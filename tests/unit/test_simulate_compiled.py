@@ -59,7 +59,9 @@ def pool(
         precision=precision("native", found, where.chip),
         calibration=calibration(around, where.chip),
     )
-    limits = replace(stack(around), max_num_seqs=seqs, max_batched_tokens=more.pop("batched", 2048))
+    limits = stack(around).with_values(
+        {"scheduler.max_num_seqs": seqs, "scheduler.max_batched_tokens": more.pop("batched", 2048)}
+    )
     return pool_of(deployment, limits, cache=CacheConfig(pool_tokens=tokens), **more)
 
 

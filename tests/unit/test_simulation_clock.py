@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -81,6 +79,6 @@ def test_a_plain_clock_takes_no_time_until_it_is_told() -> None:
 def test_a_pass_has_room_for_the_verified_tokens_of_each_sequence(
     budget: int, most: int, verified: int, expected: int
 ) -> None:
-    limits = replace(IDEAL, max_batched_tokens=budget, max_num_seqs=most)
+    limits = IDEAL.with_values({"scheduler.max_batched_tokens": budget, "scheduler.max_num_seqs": most})
     drafts = Speculation(draft_tokens=verified - 1, tokens_per_step=1.5) if verified > 1 else PLAIN
     assert pool_of(deploy("llama-3.1-8b", "tp=1"), limits, speculation=drafts).spec.max_num_seqs == expected

@@ -60,46 +60,58 @@ def test_batches_are_the_defaults_of_the_version_on_the_chip(
     engine: str, version: str, chip: str, expected: tuple[int, int, int]
 ) -> None:
     found = stack(engine, version=version, chip=rl.chip(chip))
-    assert (found.max_batched_tokens, found.offline().max_batched_tokens, found.max_num_seqs) == expected
+    assert (
+        found.scheduler.max_batched_tokens,
+        found.scheduler.offline().max_batched_tokens,
+        found.scheduler.max_num_seqs,
+    ) == expected
 
 
 def test_vllm_takes_more_memory_and_counts_its_graphs_since_0_20() -> None:
     before, after = (stack("vllm", version=version) for version in ("0.19.1", "0.20.0"))
-    assert (before.memory_fraction, after.memory_fraction) == (0.9, 0.92)
-    assert before.graph_bytes == 0.0 < after.graph_bytes
+    assert (before.memory.memory_fraction, after.memory.memory_fraction) == (0.9, 0.92)
+    assert before.memory.graph_bytes == 0.0 < after.memory.graph_bytes
 
 
 def test_logits_are_what_the_sampler_holds_at_once() -> None:
     """2 + 4 of bf16 and fp32 logits; 4 + 8 + 8 + 4 + 8 of a sort, or 4 + 4 without one."""
-    assert stack("vllm", version="0.16.0").logit_bytes == pytest.approx(2 + 4 + 4 + 8 + 8 + 4 + 8, rel=0.03)
-    assert stack("vllm", version="0.17.1").logit_bytes == 2 + 4 + 4 + 4
+    assert stack("vllm", version="0.16.0").memory.logit_bytes == pytest.approx(2 + 4 + 4 + 8 + 8 + 4 + 8, rel=0.03)
+    assert stack("vllm", version="0.17.1").memory.logit_bytes == 2 + 4 + 4 + 4
 
 
 def test_rules_for_chips_do_not_hold_without_one() -> None:
-    assert stack("vllm").max_batched_tokens == stack("vllm", chip=rl.chip("h100-sxm")).max_batched_tokens
+    assert (
+        stack("vllm").scheduler.max_batched_tokens
+        == stack("vllm", chip=rl.chip("h100-sxm")).scheduler.max_batched_tokens
+    )
 
 
 def test_only_the_versions_that_were_measured_change() -> None:
-    assert OLD.graph_tokens == 512
-    assert OLD.host_s_per_step > 0 < OLD.host_s_per_sequence
+    assert OLD.graphs.captured_tokens == 512
+    assert OLD.host.s_per_step > 0 < OLD.host.s_per_sequence
     first, eager = stack("vllm", version="0.6.3"), stack("vllm", version="0.2.6")
-    assert first.host_s_per_step == pytest.approx(OLD.host_s_per_step, rel=0.15)
-    assert (eager.eager_decode, eager.host_s_per_step) == (True, 0.0), "launches are all of its host"
+    assert first.host.s_per_step == pytest.approx(OLD.host.s_per_step, rel=0.15)
+    assert (eager.graphs.eager_decode, eager.host.s_per_step) == (True, 0.0), "launches are all of its host"
     for other in (NEW, stack("vllm"), stack("sglang")):
-        assert other.host_s_per_step == 0.0
+        assert other.host.s_per_step == 0.0
     for other in (NEW, first, eager, stack("vllm"), stack("sglang")):
-        assert (other.graph_tokens, other.host_s_per_sequence) == (0, 0.0)
-        assert not other.untuned_experts
+        assert (other.graphs.captured_tokens, other.host.s_per_sequence) == (0, 0.0)
+        assert not other.experts.untuned
 
 
 def test_prompts_in_graphs_are_as_fast_as_their_kernels() -> None:
     """TensorRT-LLM captures passes with prompts from 1.1 on: no launches, no slowdown; before and beyond, both."""
     new, old = (stack("trtllm", version=version, chip=rl.chip("h100-sxm")) for version in ("1.2.0rc2", "1.0.0rc3"))
-    assert (new.prompt_graph_tokens, old.prompt_graph_tokens) == (new.max_batched_tokens, 0)
+    assert (new.graphs.captured_prompt_tokens, old.graphs.captured_prompt_tokens) == (
+        new.scheduler.max_batched_tokens,
+        0,
+    )
     engine = replace(engine_of(deploy("llama-3.1-8b", on="dgx-h100", label="fp8")), stack=new)
     assert float(engine.with_prompts_s(2e-3, 5e-3, tokens=8192.0, sequences=4.0)) == pytest.approx(5e-3)
     launched = float(engine.with_prompts_s(2e-3, 5e-3, tokens=8193.0, sequences=4.0))
-    assert launched == pytest.approx(float(behind(2e-3 + 3e-3 * new.prefill_slowdown, 32 * new.eager_s_per_layer)))
+    assert launched == pytest.approx(
+        float(behind(2e-3 + 3e-3 * new.graphs.prefill_slowdown, 32 * new.graphs.eager_s_per_layer))
+    )
     before = replace(engine, stack=old)
     assert float(before.with_prompts_s(2e-3, 5e-3, tokens=64.0, sequences=4.0)) == pytest.approx(launched)
 
@@ -112,10 +124,10 @@ def test_experts_without_a_tuned_configuration_are_slower_and_say_so(on: str, la
     before, after = (each.table().time(batch) for each in (plain, old))
     experts = {row.name: row for row in after.rows}["experts"]
     ratio = experts.seconds / {row.name: row for row in before.rows}["experts"].seconds
-    assert ratio == pytest.approx(OLD.untuned_slowdown if slower else 1.0)
+    assert ratio == pytest.approx(OLD.experts.untuned_slowdown if slower else 1.0)
     assert ("no tuned configuration" in experts.origin) == slower
     others = after.seconds - before.seconds - (ratio - 1.0) * experts.seconds / ratio
-    assert others == pytest.approx(OLD.host_s_per_step)
+    assert others == pytest.approx(OLD.host.s_per_step)
 
 
 def _experts(layout: str, version: str, sequences: float) -> RowTime:
@@ -187,10 +199,14 @@ def test_sampling_is_a_row_of_its_own() -> None:
 @pytest.mark.parametrize(
     "around",
     [
-        replace(IDEAL, graph_tokens=64, eager_s_per_layer=1e-3, prefill_slowdown=1.3),
-        replace(IDEAL, graph_tokens=512, eager_s_per_layer=1e-3, host_s_per_sequence=1e-4),
-        replace(IDEAL, host_s_per_sequence=1e-4, eager_s_per_layer=0.5e-3),
-        replace(IDEAL, eager_s_per_layer=1e-3, eager_decode=True),
+        IDEAL.with_values(
+            {"graphs.captured_tokens": 64, "graphs.eager_s_per_layer": 1e-3, "graphs.prefill_slowdown": 1.3}
+        ),
+        IDEAL.with_values(
+            {"graphs.captured_tokens": 512, "graphs.eager_s_per_layer": 1e-3, "host.s_per_sequence": 1e-4}
+        ),
+        IDEAL.with_values({"host.s_per_sequence": 1e-4, "graphs.eager_s_per_layer": 0.5e-3}),
+        IDEAL.with_values({"graphs.eager_s_per_layer": 1e-3, "graphs.eager_decode": True}),
     ],
 )
 @pytest.mark.parametrize("sequences", [16, 100])
@@ -216,7 +232,7 @@ def test_the_simulator_and_the_steady_state_hide_the_host_alike(around: Stack, s
 def test_the_longer_of_host_and_chip_counts() -> None:
     assert behind(np.array([1.0, 2.0]), 0.0).tolist() == [1.0, 2.0]
     assert float(behind(1.0, 10.0)) == pytest.approx(10.0, rel=1e-4)
-    engine = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), replace(IDEAL, host_s_per_sequence=1e-4))
+    engine = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), IDEAL.with_values({"host.s_per_sequence": 1e-4}))
     assert float(engine.without_host_s(behind(0.02, 64 * 1e-4), 64.0)) == pytest.approx(0.02)
 
 
@@ -238,7 +254,7 @@ def test_explain_and_simulate_take_a_version_and_a_way_of_drawing_tokens() -> No
     known = {"on": "dgx-h100", "layout": "tp=1", "calibration": "vllm", "stack": "vllm=0.11.1"}
     drawn = rl.explain("llama-3.1-8b", batch=128, context=1000, sampling="top-p", **known).result.explanation
     greedy = rl.explain("llama-3.1-8b", batch=128, context=1000, **known).result.explanation
-    assert drawn.time.host_s == greedy.time.host_s == OLD.host_s_per_step
+    assert drawn.time.host_s == greedy.time.host_s == OLD.host.s_per_step
     sampling = {row.name: row.seconds for row in drawn.time.rows}["sampling"]
     assert drawn.time.seconds - greedy.time.seconds == pytest.approx(sampling)
     traffic = {"rate": 2, "requests": 40, "input": 100, "output": 50, "sampling": "top-p"}
@@ -246,4 +262,4 @@ def test_explain_and_simulate_take_a_version_and_a_way_of_drawing_tokens() -> No
         stack: rl.simulate("llama-3.1-8b", **{**known, "stack": stack}, **traffic).result.run.result.tpot_s.mean()
         for stack in ("vllm=0.11.1", "vllm")
     }
-    assert served["vllm=0.11.1"] > served["vllm"] + OLD.host_s_per_step
+    assert served["vllm=0.11.1"] > served["vllm"] + OLD.host.s_per_step

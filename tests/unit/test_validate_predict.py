@@ -327,7 +327,7 @@ def test_unknown_calibration_is_an_error_of_the_caller(tmp_path: Path) -> None:
 
 
 def test_stacks_can_be_replaced_and_the_ideal_roofline_has_none_of_their_extras() -> None:
-    slow = replace(IDEAL, name="vllm", first_token_s=1.0)
+    slow = IDEAL.with_values({"name": "vllm", "arrivals.first_token_s": 1.0})
     plain = Predictor(resolver=Resolver(change=lambda _: replace(IDEAL, name="vllm")))
     late = Predictor(resolver=Resolver(change=lambda _: slow))
     assert late.predict(case())["ttft_s"] > plain.predict(case())["ttft_s"] + 0.9
@@ -396,7 +396,10 @@ def test_a_case_without_a_version_runs_no_newer_one_than_its_source_can() -> Non
     dated = case(source="aic:systems/silicon_sample.csv#source_file=2026-04-06.csv", chip="b200-sxm")
     assert version_of(dated) == "0.18.0"
     assert version_of(case(chip="b200-sxm")) == ""
-    assert Resolver().stack(dated).max_batched_tokens < Resolver().stack(case(chip="b200-sxm")).max_batched_tokens
+    assert (
+        Resolver().stack(dated).scheduler.max_batched_tokens
+        < Resolver().stack(case(chip="b200-sxm")).scheduler.max_batched_tokens
+    )
 
 
 def test_the_offline_class_has_defaults_of_its_own() -> None:
@@ -405,20 +408,20 @@ def test_the_offline_class_has_defaults_of_its_own() -> None:
         Resolver().stack(case(**burst, stack_version="0.11.0", chip="a100-sxm-80gb", **said))
         for said in ({}, {"offline": True})
     )
-    assert (served.max_batched_tokens, called.max_batched_tokens) == (2048, 8192)
+    assert (served.scheduler.max_batched_tokens, called.scheduler.max_batched_tokens) == (2048, 8192)
     own = case(**burst, offline=True, max_num_batched_tokens=4096)
-    assert Resolver().stack(own).max_batched_tokens == 4096
+    assert Resolver().stack(own).scheduler.max_batched_tokens == 4096
     amd = {"source": "ROCm/vllm@8bd11e205:docs/dev-docker/README.md", "stack_version": "0.10.0", "chip": "mi300x"}
-    assert Resolver().stack(case(**burst, **amd)).max_batched_tokens == 131_072
+    assert Resolver().stack(case(**burst, **amd)).scheduler.max_batched_tokens == 131_072
     streams = case(kind="static-batch", batch_size=1, concurrency=..., measured={"total_s": 1.0}, **amd)
-    assert Resolver().stack(streams).max_batched_tokens == 16384
+    assert Resolver().stack(streams).scheduler.max_batched_tokens == 16384
 
 
 def test_numbers_of_dynamo_are_not_those_of_its_engine() -> None:
     old = case(**{**POOLS, "stack": "trtllm", "stack_version": "0.8.1"})
     image = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1"
     of_dynamo = case(**{**POOLS, "stack": "trtllm", "stack_version": "0.8.1", "image": image})
-    assert Resolver().stack(old).logit_bytes > Resolver().stack(of_dynamo).logit_bytes
+    assert Resolver().stack(old).memory.logit_bytes > Resolver().stack(of_dynamo).memory.logit_bytes
 
 
 ENGINE: dict[str, Any] = {
@@ -437,7 +440,11 @@ def test_the_settings_that_a_case_states_are_those_of_its_engine() -> None:
     held = Predictor(resolver=Resolver()).predict(case(**ENGINE, max_num_seqs=64))
     assert held["tpot_s"] > 0
     stated = Resolver().stack(case(max_num_seqs=64, max_num_batched_tokens=512, memory_fraction=0.5))
-    assert (stated.max_num_seqs, stated.max_batched_tokens, stated.memory_fraction) == (64, 512, 0.5)
+    assert (stated.scheduler.max_num_seqs, stated.scheduler.max_batched_tokens, stated.memory.memory_fraction) == (
+        64,
+        512,
+        0.5,
+    )
 
 
 def test_a_cap_below_the_concurrency_makes_requests_wait() -> None:
@@ -494,8 +501,8 @@ def test_launch_commands_of_a_benchmark_decide() -> None:
     for chip, kept in (("b200-sxm", "fp8"), ("h100-sxm", "bf16")):
         one = case(**{**nightly, "chip": chip})
         assert resolver.deployments(one)[0].precision.kv_cache == kept
-        assert resolver.stack(one).prompt_graph_tokens == 2048
-    assert resolver.stack(case(**{**nightly, "model": "meta-llama/Llama-3.1-70B"})).prompt_graph_tokens == 512
+        assert resolver.stack(one).graphs.captured_prompt_tokens == 2048
+    assert resolver.stack(case(**{**nightly, "model": "meta-llama/Llama-3.1-70B"})).graphs.captured_prompt_tokens == 512
     assert laboratory_of(case(**nightly)) == "nightly runs of 2026-04-06"
 
 
@@ -503,7 +510,10 @@ def test_a_published_median_is_predicted_as_one() -> None:
     predictor, known = Predictor(resolver=Resolver()), case(**ENERGY)
     (deployment,), around = predictor.resolver.deployments(known), predictor.resolver.stack(known)
     step_s = median_step_s(
-        predictor.engine(deployment, around), workload_of(known), around.mode(), np.array([known.number("concurrency")])
+        predictor.engine(deployment, around),
+        workload_of(known),
+        around.scheduler.mode(),
+        np.array([known.number("concurrency")]),
     )
     assert predictor.predict(known)["tpot_s"] == pytest.approx(float(step_s[0]))
 
@@ -558,7 +568,7 @@ def test_a_launch_setting_holds_for_its_lengths_and_layouts() -> None:
     equal = {"input_len": 1024, "output_len": 1024}
 
     def waits(**changes: Any) -> int:
-        return Resolver().stack(case(**{**said, **equal, **changes})).batch_wait_steps
+        return Resolver().stack(case(**{**said, **equal, **changes})).scheduler.batch_wait_steps
 
     assert waits() == 20
     assert waits(output_len=8192) == waits(layout={"tp": 8}, num_chips=8) == waits(stack="vllm") == 0

@@ -322,7 +322,7 @@ def test_preparing_a_step_leaves_the_stacks_of_the_resolver_alone() -> None:
     (case,) = cases_of([{**median, "stack_version": "0.11.1"}])
     predictor = Predictor(resolver=Resolver())
     chosen = predictor.resolver.stack(case)
-    assert chosen.host_s_per_step > 0.0
+    assert chosen.host.s_per_step > 0.0
     step = step_of(predictor, case)
     assert predictor.resolver.stack(case) == chosen
     assert step == step_of(Predictor(resolver=Resolver()), case)
@@ -347,7 +347,9 @@ def test_a_median_step_carries_the_prompts_of_the_requests_that_end_in_it() -> N
     (case,) = cases_of([line("llama-3.1-8b", "vllm", 2, 8, 100) | {"output_len": 5, "length_distribution": "fixed"}])
     predictor = Predictor(resolver=Resolver())
     around = predictor.resolver.stack(case)
-    bare = replace(around, host_s_per_step=0.0, host_s_per_sequence=0.0, sample_bytes_per_logit=0.0)
+    bare = around.with_values(
+        {"host.s_per_step": 0.0, "host.s_per_sequence": 0.0, "kernels.sample_bytes_per_logit": 0.0}
+    )
     (deployment,) = predictor.resolver.deployments(case, stack=bare)
     engine = predictor.engine(deployment, IDEAL)
     prompts = float(median_prompts(np.array(2.0)))
@@ -357,4 +359,4 @@ def test_a_median_step_carries_the_prompts_of_the_requests_that_end_in_it() -> N
     mixed = replace(batch, prefill_sequences=prompts, chunk_tokens=100.0)
     alone, both = (float(engine.seconds(one, times, two_batch_overlap=False)) for one in (batch, mixed))
     slowdown = (step_of(predictor, case).kernels_s - alone) / (both - alone)
-    assert slowdown == pytest.approx(1.0) or slowdown == pytest.approx(around.prefill_slowdown)
+    assert slowdown == pytest.approx(1.0) or slowdown == pytest.approx(around.graphs.prefill_slowdown)

@@ -56,7 +56,7 @@ def test_the_host_of_vllms_first_engine_carries_over_to_models_left_out() -> Non
     """Qwen2.5 from 0.5B to 14B in four data types under vLLM 0.6: one host time, fitted without each size in turn."""
     if not QWEN.exists():
         pytest.skip("needs ../shared/measured")
-    shipped_s = stack("vllm", version="0.6.3").host_s_per_step
+    shipped_s = stack("vllm", version="0.6.3").host.s_per_step
     scores = [score for score in validate([QWEN]).scores if score.groups["stack"] == "vllm"]
     assert len(scores) == 80
     assert host_s(scores, shipped_s) == pytest.approx(shipped_s, rel=0.03)

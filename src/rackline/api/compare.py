@@ -440,6 +440,6 @@ def _running(given: inputs.PlanInputs, now: Now) -> search.Plan:
         given.space,
         layouts=[layout],
         batches=np.array([now.batch_size // ranks], dtype=float),
-        modes=given.space.modes or [given.system.stack.mode()],
+        modes=given.space.modes or [given.system.stack.scheduler.mode()],
     )
     return search.plan(given.system, given.demand, space, prefill=None, served=False)

@@ -399,7 +399,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     check_context(model, max(context_len, new_tokens), watch)
 
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
-    server = system.server(max(float(system.stack.max_batched_tokens), new_tokens))
+    server = system.server(max(float(system.stack.scheduler.max_batched_tokens), new_tokens))
     if question.layout is not None:
         layout, how = parallel.parse_layout(question.layout, model), "given"
     else:

@@ -337,7 +337,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
             cluster,
             system.precision,
             context_len=float(prompt),
-            server=system.server(max(float(system.stack.max_batched_tokens), float(prompt))),
+            server=system.server(max(float(system.stack.scheduler.max_batched_tokens), float(prompt))),
         ).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         require(fitting, what="on", given=cluster.name, allowed=f"a cluster that holds {model.name}; see rackline fit")

@@ -212,7 +212,8 @@ def server_of(
     """
     routers.ROUTERS.find(question.router)
     system = resolve_on(question, model, cluster, watch)
-    stack = replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs"))
+    limits = question.given("max_batched_tokens", "max_num_seqs")
+    stack = replace(system.stack, scheduler=replace(system.stack.scheduler, **limits))
     system = replace(system, stack=stack)
     given, front = question.layout, question.prefill_layout
     layout = parallel.parse_layout(given, model) if given else _smallest(system, longest, question.block_size, watch)
@@ -237,7 +238,7 @@ def server_of(
         prefill=_prefill(question, replace(deployment, layout=front_layout), layout, ahead, stack.prefill_pool(), cache)
         if ahead
         else None,
-        beyond_s=(stack.prefill_pool() if ahead else stack).first_token_s,
+        beyond_s=(stack.prefill_pool() if ahead else stack).arrivals.first_token_s,
         chips=used,
         prefill_chips=front_layout.chips_per_replica,
         prefill_layout=front_layout if ahead else None,

@@ -199,7 +199,7 @@ def calibrate_collectives(
         for t in tables
         if t.table == CUSTOM
         and (stack := known_stack(t.stack)) is not None
-        and stack.graph_all_reduce == t.labels[0]
+        and stack.kernels.graph_all_reduce == t.labels[0]
         and t.chip in links
         and len(t.seconds) >= _FEWEST
     ]
@@ -246,7 +246,7 @@ def _fit_alike(
         nothing = {name: float(name.startswith("eta")) for name in start}  # no latency, the full link
         ideal = np.abs(models[place](nothing) / table.seconds - 1.0)
         # where servers fuse the all-reduce, older tables of the custom one do not describe them
-        fused = (record := known_stack(table.stack)) is not None and record.fused_all_reduce
+        fused = (record := known_stack(table.stack)) is not None and record.kernels.fused_all_reduce
         own = [
             _older(one, values, model_of(one))
             for one in table.older

@@ -316,7 +316,7 @@ def _file(
         "evidence": evidence,
         "step_policy": "serial",
         "host_s_per_step": 0.0,
-        "separate_quantise": record.separate_quantise if (record := known_stack(stack)) else (),
+        "separate_quantise": record.kernels.separate_quantise if (record := known_stack(stack)) else (),
         "operation": operations,
         "collective": collectives,
         "older_operation": older_operations or [],

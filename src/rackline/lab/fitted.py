@@ -314,12 +314,10 @@ def served(
     rows: list[Compared] = []
     random = np.random.default_rng(seed)
     settings = engine.scheduler
-    one_prompt = replace(
-        stack,
-        max_batched_tokens=settings.prompt_tokens
-        if settings.admission == "prefill_first"
-        else settings.max_batched_tokens,
-        max_num_seqs=settings.max_num_seqs,
+    alone = settings.admission == "prefill_first"
+    budget = settings.prompt_tokens if alone else settings.max_batched_tokens
+    one_prompt = stack.with_values(
+        {"scheduler.max_batched_tokens": budget, "scheduler.max_num_seqs": settings.max_num_seqs}
     )
     cache = CacheConfig(
         pool_tokens=(settings.max_num_seqs + 1) * engine.limits.context_len, longest=engine.limits.context_len
@@ -423,11 +421,13 @@ def machine_text(
         "stack": {
             "name": f"{engine.name.replace('.', '-')}-here",
             "full_name": f"{engine.name} as measured",
-            "admission": engine.scheduler.admission,
-            "max_batched_tokens": engine.scheduler.max_batched_tokens,
-            "max_num_seqs": engine.scheduler.max_num_seqs,
-            "memory_fraction": 0.9,
-            **({"neighbour_passes": True} if engine.scheduler.neighbour_passes else {}),
+            "scheduler": {
+                "admission": engine.scheduler.admission,
+                "max_batched_tokens": engine.scheduler.max_batched_tokens,
+                "max_num_seqs": engine.scheduler.max_num_seqs,
+                **({"neighbour_passes": True} if engine.scheduler.neighbour_passes else {}),
+            },
+            "memory": {"memory_fraction": 0.9},
             "sources": [assumed],
         },
         "measured": dict(measured),

@@ -452,7 +452,7 @@ def _usual_layouts(job: RlJob, chips: int) -> list[Layout]:
         for layout in enumerate_layouts(job.model, min(chips, MOST_PER_REPLICA), max_pp=1)
         if layout.tp <= most and chips % layout.chips_per_replica == 0 and layout.ep in (1, layout.chips_per_replica)
     ]
-    room = job.serving.stack.memory_fraction * job.cluster.chip.hbm_bytes
+    room = job.serving.stack.memory.memory_fraction * job.cluster.chip.hbm_bytes
     least = {layout: float(sum(weight_bytes(job.model, layout, job.serving.precision).values())) for layout in able}
     fits = [layout for layout in able if least[layout] < room]
     require(

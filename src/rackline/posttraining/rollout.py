@@ -132,7 +132,7 @@ class RolloutEngine:
             given="no memory for one answer beside the weights",
             allowed="more chips per replica, a narrower precision or a shorter answer",
         )
-        return max(1, min(room, self.system.stack.max_num_seqs * layout.pp))
+        return max(1, min(room, self.system.stack.scheduler.max_num_seqs * layout.pp))
 
     def _context(self, length: float) -> float:
         """Context in the middle of an answer [tokens]."""
@@ -153,7 +153,7 @@ class RolloutEngine:
     def prefill_s(self, sequences: float) -> float:
         """Prompts of a rank and what tools return, in full passes [s]."""
         tokens = sequences * (self.prompt_len / self.shared + self.tools.tokens)
-        full = max(1.0, self.system.stack.max_batched_tokens / self.prompt_len)
+        full = max(1.0, self.system.stack.scheduler.max_batched_tokens / self.prompt_len)
         batch = Batch(prefill_sequences=np.array([full]), chunk_tokens=self.prompt_len)
         device = self.engine.seconds(batch, self.engine.time_table(False), two_batch_overlap=False)
         one = self.engine.with_prompts_s(0.0, device, tokens=full * self.prompt_len)
@@ -219,10 +219,13 @@ def under_ray(system: System) -> System:
     Source: github.com/NVIDIA-NeMo/RL, v0.4.0 to v0.6.0, nemo_rl/models/generation/vllm/vllm_worker.py
         (`distributed_executor_backend`).
     """
-    stack, numbers = system.stack.under_ray(), system.calibration
-    longer_s = stack.host_s_per_step - system.stack.host_s_per_step
+    stack, numbers = system.stack, system.calibration
+    host = stack.host.under_ray()
+    longer_s = host.s_per_step - stack.host.s_per_step
     return replace(
-        system, stack=stack, calibration=replace(numbers, host_s_per_step=numbers.host_s_per_step + longer_s)
+        system,
+        stack=replace(stack, host=host),
+        calibration=replace(numbers, host_s_per_step=numbers.host_s_per_step + longer_s),
     )
 
 

@@ -119,7 +119,7 @@ class TokenCosts:
             system=system,
             deployment=system.deployment(layout),
             engine=system.engine(layout),
-            mode=mode or system.stack.mode(),
+            mode=mode or system.stack.scheduler.mode(),
         )
 
     @property

@@ -200,8 +200,8 @@ class ServingChanges:
 
     def _memory_fraction(self) -> list[Change]:
         system, most = self.asked.system, MOST_MEMORY_FRACTION
-        more = replace(system, stack=replace(system.stack, memory_fraction=most))
-        usual = system.stack.memory_fraction < most
+        more = replace(system, stack=system.stack.with_values({"memory.memory_fraction": most}))
+        usual = system.stack.memory.memory_fraction < most
         return self._with("memory_fraction", {f"--memory-fraction {most:g}": more} if usual else {})
 
     def _precision(self) -> list[Change]:

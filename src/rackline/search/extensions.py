@@ -407,7 +407,7 @@ class _Attention:
 
 
 def _usable_bytes(system: System) -> float:
-    return system.cluster.chip.program_bytes * system.stack.memory_fraction
+    return system.cluster.chip.program_bytes * system.stack.memory.memory_fraction
 
 
 def _with_experts(

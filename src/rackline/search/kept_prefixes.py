@@ -294,9 +294,13 @@ def _pool(plan: Plan, choice: Choice, keeping: Keeping) -> Pool:
     """One replica of a choice that keeps prefixes."""
     size = _bytes_per_token(plan, choice) * choice.layout.pp  # all micro-batches share the memory behind a chip
     system = plan.system
+    limits = {
+        "scheduler.max_num_seqs": choice.max_num_seqs,
+        "scheduler.max_batched_tokens": choice.mode.max_batched_tokens,
+    }
     return pool_of(
         system.deployment(choice.layout, choice.precision),
-        replace(system.stack, max_num_seqs=choice.max_num_seqs, max_batched_tokens=choice.mode.max_batched_tokens),
+        system.stack.with_values(limits),
         cache=CacheConfig(
             block_size=_BLOCK,
             prefix_caching=True,
@@ -335,7 +339,7 @@ def with_served_sessions(
             requests,
             _pool(plan, choice, keeping),
             router="prefix-aware",
-            beyond_s=plan.system.stack.beyond_passes_s(choice.workload),
+            beyond_s=plan.system.stack.arrivals.beyond_passes_s(choice.workload),
         )
     except RacklineError as error:
         return replace(kept, not_simulated=str(error))

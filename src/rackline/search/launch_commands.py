@@ -230,7 +230,7 @@ def _path(adapter: AppliedAdapter) -> str:
 
 def alignment_words(engine: str, version: str, alignment: Alignment) -> MoreWords:
     """Options by which attention-dp ranks wait for each other's prompts."""
-    if alignment.name not in engine_stack(engine, version=version).alignments:
+    if alignment.name not in engine_stack(engine, version=version).scheduler.alignments:
         return MoreWords(
             lacks=(f"prompts of all attention-dp ranks at once ({alignment.label()}) cannot be asked for",)
         )

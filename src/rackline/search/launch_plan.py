@@ -157,7 +157,7 @@ def plan_commands(
         plan.demand.workload,
         found,
         options,
-        memory_fraction=plan.system.stack.memory_fraction,
+        memory_fraction=plan.system.stack.memory.memory_fraction,
     )
 
 

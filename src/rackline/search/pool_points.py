@@ -259,9 +259,9 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
         shares, replicated = _context_rows(space, cp)
         if cp > 1 and overlap:
             continue  # the batch of a context group is small
-        free = np.broadcast_to(part.free_bytes(system.stack.max_num_seqs, cp), (len(grid), b.size))
+        free = np.broadcast_to(part.free_bytes(system.stack.scheduler.max_num_seqs, cp), (len(grid), b.size))
         shares = shares & space.launches(precision, mode, "decode", cp)
-        fits = (free >= 0) & (shares & space.holds_longest(precision, system.stack.max_num_seqs, cp))[:, None]
+        fits = (free >= 0) & (shares & space.holds_longest(precision, system.stack.scheduler.max_num_seqs, cp))[:, None]
         if cp > 1 and isinstance(system.model, Model):
             group = ContextGroup(cp=cp, tp=as_array(grid.tp))
             step = context_decode_s(engine, system.model, system.cluster, work, b, group, threads=space.threads)

@@ -289,7 +289,7 @@ class PoolSearch:
         memory = deployment.memory(
             sequences=float(per_rank * layout.attention_dp * layout.pp),
             context_len=work.final_context / cp,
-            server=space.system.server(space.system.stack.max_num_seqs),
+            server=space.system.server(space.system.stack.scheduler.max_num_seqs),
         )
         return deployment.table().time(batch), memory
 
@@ -311,7 +311,7 @@ class PoolSearch:
         """Part of the time to first token that is left for prompts [s]."""
         if self.limits.ttft_s is None:
             return None
-        constant = self.prefill.space.system.stack.prefill_pool().beyond_passes_s(self.decode.space.workload)
+        constant = self.prefill.space.system.stack.prefill_pool().arrivals.beyond_passes_s(self.decode.space.workload)
         return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
 
     @property
@@ -368,7 +368,7 @@ class PoolSearch:
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
-        constant = self.prefill.space.system.stack.prefill_pool().beyond_passes_s(work)
+        constant = self.prefill.space.system.stack.prefill_pool().arrivals.beyond_passes_s(work)
         prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
         one, other = budget.taken(
             np.array(float(prefill.layout.chips_per_replica)), np.array(float(decode.layout.chips_per_replica))

@@ -227,7 +227,7 @@ def group_of(estimate: Candidate | PoolPair, service: Service, max_num_seqs: int
     """
     system, ahead, work = service.system, service.prefill_system, service.demand.workload
     adapter = system.model.adapter if isinstance(system.model, Model) else None
-    base = replace(system.stack, max_num_seqs=max_num_seqs)
+    base = system.stack.with_values({"scheduler.max_num_seqs": max_num_seqs})
     if isinstance(estimate, Candidate):
         one = group_of_one(system.deployment(estimate.layout, estimate.precision), base, estimate.mode, work)
         return replace(one, copies=estimate.layout.dp, adapter=adapter)
@@ -252,7 +252,7 @@ def group_of(estimate: Candidate | PoolPair, service: Service, max_num_seqs: int
         ),
         copies=copies,
         prefill_chips_share=first.num_chips / estimate.num_chips,
-        beyond_s=front.beyond_passes_s(work),
+        beyond_s=front.arrivals.beyond_passes_s(work),
         workload=work,
         adapter=adapter,
     )
@@ -269,7 +269,7 @@ def group_of_one(deployment: Deployment, stack: Stack, mode: Mode, work: Workloa
         prefill=None,
         copies=1,
         prefill_chips_share=0.0,
-        beyond_s=stack.beyond_passes_s(work),
+        beyond_s=stack.arrivals.beyond_passes_s(work),
         workload=work,
     )
 
@@ -277,7 +277,7 @@ def group_of_one(deployment: Deployment, stack: Stack, mode: Mode, work: Workloa
 def _pool(deployment: Deployment, stack: Stack, mode: Mode, replicas: int) -> Pool:
     found = pool_of(
         deployment,
-        replace(stack, max_batched_tokens=mode.max_batched_tokens),
+        stack.with_values({"scheduler.max_batched_tokens": mode.max_batched_tokens}),
         policy_name=mode.alignment.name if mode.alignment else mode.admission,
         two_batch_overlap=mode.two_batch_overlap,
         replicas=replicas,

@@ -68,7 +68,7 @@ def aligned_modes(stack: Stack) -> list[Mode]:
     known = alignments()
     return [
         replace(parse_mode(known[name][0]), alignment=known[name][1].of(passes))
-        for name in stack.alignments
+        for name in stack.scheduler.alignments
         for passes in ALIGNED_PASSES
     ]
 

@@ -130,8 +130,8 @@ def prompt_s(pool: Pool, work: Workload, *, others: bool = True) -> float:
     if isinstance(clock, TableClock):
         stack = clock.engine.stack
         # decode tokens beside them, or a CUDA graph, keep a pass from slowing down
-        if stack.held_tokens or pool.policy.passes == "mixed":
-            least /= max(stack.prefill_slowdown, 1.0)
+        if stack.graphs.held_tokens or pool.policy.passes == "mixed":
+            least /= max(stack.graphs.prefill_slowdown, 1.0)
     return least / (pool.ranks * pool.micro_batches)
 
 

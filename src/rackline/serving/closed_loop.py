@@ -127,13 +127,13 @@ def closed_loops(
     work = Workloads.of(workloads)
     first_share = np.zeros_like(concurrency) if rounds is None else 1.0 / np.maximum(rounds, 1.0)
     slots = layout.attention_dp * layout.pp * layout.dp
-    whole = engine.stack.reserve == "final"  # a request starts only if its last token fits as well
+    whole = engine.stack.scheduler.reserve == "final"  # a request starts only if its last token fits as well
     held = fitting_sequences(
         deployment.model,
         layout,
         deployment.precision,
         deployment.cluster.chip,
-        engine.stack.memory(mode.max_batched_tokens),
+        engine.stack.server_memory(mode.max_batched_tokens),
         (work.final_context if whole else work.mean_context)[:, 0],
     )
     refused = [
@@ -172,7 +172,7 @@ def _mean_times(
     caps: dict[str, Array] = {
         "concurrency": wanted,
         "memory": held,
-        "max_num_seqs": np.full(wanted.shape, float(engine.stack.max_num_seqs)),
+        "max_num_seqs": np.full(wanted.shape, float(engine.stack.scheduler.max_num_seqs)),
     }
     if mode.is_mixed:
         # with speculation, a step yields several tokens per sequence and processes the drafts as well
@@ -186,14 +186,14 @@ def _mean_times(
     state = steady_state(engine, work, mode, points)
     rate = points / (output_steps * state.tpot_s + state.hold_s)
     if mode.is_batch_by_batch:  # sequences that end together are admitted together
-        waiting = mean_wait = engine.stack.beyond_passes_s(work) + state.hold_s
+        waiting = mean_wait = engine.stack.arrivals.beyond_passes_s(work) + state.hold_s
     else:
         others = as_array(np.maximum(wanted * layout.pp - 1.0, 0.0))[:, None]
-        waiting = state.ttft_s + engine.stack.share_of_burst(work) * others * state.prompt_s
+        waiting = state.ttft_s + engine.stack.arrivals.share_of_burst(work) * others * state.prompt_s
         # users that begin at once, in passes full of prompts
         users, in_pass = others + 1.0, np.maximum(mode.max_batched_tokens / work.new_tokens, 1.0)
         prompts = np.where(users > in_pass, (users + in_pass) / 2.0, users)
-        burst_s = engine.stack.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
+        burst_s = engine.stack.arrivals.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
         mean_wait = waiting + first_share[:, None] * (burst_s - waiting)
     in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
     answers: list[ClosedLoop] = []
@@ -368,8 +368,8 @@ class TwoPools:
         most = self.prompts_per_s(workload)
         sent_s = self._transfer_s(workload)
         # the initial burst of a benchmark queues in the prefill pool
-        stack = self.first.stack
-        around = stack.beyond_passes_s(workload) + sent_s + stack.burst_share * max(concurrency - 1.0, 0.0) / most
+        waits = self.first.stack.arrivals
+        around = waits.beyond_passes_s(workload) + sent_s + waits.burst_share * max(concurrency - 1.0, 0.0) / most
         if rate[-1] > _FULL * most:
             bound = "prefill"
             open_ones = rate <= max(_FULL * most, float(rate[0]))
@@ -404,14 +404,14 @@ class TwoPools:
         layout = self.decode.layout
         slots = float(layout.attention_dp * layout.pp * layout.dp)
         for pool, engine in ((self.prefill, self.first), (self.decode, self.then)):
-            whole = pool is self.decode and engine.stack.reserve == "final"
+            whole = pool is self.decode and engine.stack.scheduler.reserve == "final"
             context = workload.input_len if pool is self.prefill else workload.mean_context
             room = fitting_sequences(
                 pool.model,
                 pool.layout,
                 pool.precision,
                 pool.cluster.chip,
-                engine.stack.memory(),
+                engine.stack.server_memory(),
                 workload.final_context if whole else context,
             )
             problem = refusal(pool, concurrency, float(room))
@@ -420,7 +420,7 @@ class TwoPools:
         return slots, {
             "concurrency": concurrency / slots,
             "memory": float(room),
-            "max_num_seqs": float(self.then.stack.max_num_seqs),
+            "max_num_seqs": float(self.then.stack.scheduler.max_num_seqs),
         }
 
     def _step_s(self, workload: Workload, points: Array) -> Array:
@@ -438,7 +438,7 @@ class TwoPools:
 
     def _prompt_passes_s(self, workload: Workload) -> Array:
         if workload not in self._passes:
-            self._passes[workload] = prompt_passes_s(self.first, workload, self.first.stack.mode())
+            self._passes[workload] = prompt_passes_s(self.first, workload, self.first.stack.scheduler.mode())
         return self._passes[workload]
 
     def _first_s(self, workload: Workload, load: Array) -> Array:

@@ -137,7 +137,7 @@ def open_loop(
         mixed_s=queue.prompt_pass_s,
         prefill_share=queue.some,
         tpot_s=tpot_s / engine.speculation.tokens_per_step,
-        ttft_s=np.where(exists, engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
+        ttft_s=np.where(exists, engine.stack.arrivals.beyond_passes_s(workload) + wait_s, np.inf),
         prompt_s=(passes.first_s + np.where(chunked, 0.0, passes.decode_s)) * workload.new_tokens / first,
         hold_s=np.zeros_like(tpot_s),
         prefill_utilisation=np.where(exists, load, np.maximum(load, 1.0)),
@@ -208,7 +208,7 @@ def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: A
         for found, pushed in ((graphs_s, beside * load.verified + busiest), (eager_s, np.inf)):
             found.append(np.maximum(engine.with_prompts_s(before, device, tokens=pushed, sequences=beside), busiest_s))
     alone = 1.0 - (-np.expm1(-loads)) ** peers  # some rank has none, and decodes
-    parts = alone if engine.stack.graphs_need_all_ranks else 0.0
+    parts = alone if engine.stack.graphs.need_all_ranks else 0.0
     passes = AlignedPasses(
         alignment=alignment,
         prompts=loads,
@@ -226,7 +226,7 @@ def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: A
         mixed_s=found.prompt_s,
         prefill_share=found.some,
         tpot_s=found.step_s / engine.speculation.tokens_per_step,
-        ttft_s=np.where(found.load < 1.0, engine.stack.beyond_passes_s(workload) + found.wait_s, np.inf),
+        ttft_s=np.where(found.load < 1.0, engine.stack.arrivals.beyond_passes_s(workload) + found.wait_s, np.inf),
         prompt_s=found.prompt_s,
         hold_s=np.zeros_like(found.prompt_s),
         prefill_utilisation=found.load,
@@ -277,7 +277,7 @@ def _batch_after_batch(
         mixed_s=each_s * in_pass,
         prefill_share=n / (n + steps * in_pass),
         tpot_s=(batch_s + steps * growth_s * uneven + rest_s) / (workload.output_len - 1.0),
-        ttft_s=engine.stack.beyond_passes_s(workload) + (1.0 - idle) * (waiting_s + together_s) + idle * one_s,
+        ttft_s=engine.stack.arrivals.beyond_passes_s(workload) + (1.0 - idle) * (waiting_s + together_s) + idle * one_s,
         prompt_s=each_s,
         hold_s=np.zeros_like(rest_s),
         prefill_utilisation=1.0 - calm,
@@ -307,11 +307,11 @@ def _passes(load: _Load, step_s: Array, busiest_s: Array) -> tuple[PromptPasses,
     ranks, peers, room = load.ranks, load.peers, load.room
     chunked = mode.is_mixed
     apart_of_decode = decodes_beside(engine, mode) & (not chunked)
-    eager = engine.stack.graphs_need_all_ranks & (ranks > 1.0)
+    eager = engine.stack.graphs.need_all_ranks & (ranks > 1.0)
     new, sizes = workload.new_tokens, workload.prompt_sizes()
     first = first_tokens(new, room, sizes)
     # one rank alone, prompts of one size that fit a graph: passes may lie on both sides of it
-    held = engine.stack.held_tokens
+    held = engine.stack.graphs.held_tokens
     both = chunked and held / PROMPTS < new < held and sizes is None and not engine.speculation.draft_tokens
     apart = (peers == 1.0) & (load.budget > held) & (n < held) & both
 

@@ -77,7 +77,7 @@ class GraphPasses:
         """
         tokens = prompts * self.new_tokens + self.sequences * self.engine.speculation.verified_tokens
         variance = prompts * (self.spread * self.new_tokens) ** 2
-        z = (tokens - self.engine.stack.held_tokens - 0.5) / np.sqrt(np.maximum(variance, 1.0))
+        z = (tokens - self.engine.stack.graphs.held_tokens - 0.5) / np.sqrt(np.maximum(variance, 1.0))
         return 1.0 / (1.0 + np.exp(-1.702 * np.clip(z, -30.0, 30.0)))
 
     def queue(self, full: PromptQueue, prompts_per_s: Array, steps: float, growth_s: Array) -> PromptQueue:
@@ -182,7 +182,8 @@ def lumped(passes: GraphPasses, rate: Array) -> PromptQueue:
     """
     new, decode_s, stack = passes.new_tokens, passes.decode_s, passes.engine.stack
     most = passes.room / new
-    least = np.maximum(stack.held_tokens - passes.sequences * passes.engine.speculation.verified_tokens, 0.0) / new
+    decoded = passes.sequences * passes.engine.speculation.verified_tokens
+    least = np.maximum(stack.graphs.held_tokens - decoded, 0.0) / new
     counts = range(1, int(min(float(np.max(least)) + 4.0, PROMPTS)) + 1)
     chances = [1.0 - passes.beyond(float(count)) for count in counts]
     shape = np.broadcast_shapes(np.shape(rate), np.shape(decode_s), np.shape(passes.kernels_s))
@@ -192,7 +193,7 @@ def lumped(passes: GraphPasses, rate: Array) -> PromptQueue:
         found = _kinds(_coming(rate, decode_s, held_s, beyond_s), chances, most)
         held_s = passes.pass_s(found.in_held, held=True)
         found_s = passes.pass_s(found.in_beyond, held=False)
-        feedback = np.clip(rate * passes.kernels_s_per_prompt * stack.prefill_slowdown * found.again, 0.0, 0.9)
+        feedback = np.clip(rate * passes.kernels_s_per_prompt * stack.graphs.prefill_slowdown * found.again, 0.0, 0.9)
         beyond_s = np.maximum(beyond_s + (found_s - beyond_s) / (1.0 - feedback), 0.5 * found_s)
     found = _kinds(_coming(rate, decode_s, held_s, beyond_s), chances, most)
     of_held_s, of_beyond_s = (

@@ -67,8 +67,8 @@ class Variation(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack(CatalogueObject):
-    """A serving stack: what an engine does around its kernels, and the defaults of its scheduler.
+class StackScheduler:
+    """The scheduler of a stack: how requests enter passes, and the limits of a pass.
 
     Args:
         admission: How prompts enter: "chunked", "prefill_first" or "decode_first".
@@ -76,62 +76,170 @@ class Stack(CatalogueObject):
         offline_batched_tokens: The same where the engine's class for offline use is called instead of its server;
             max_batched_tokens if missing [tokens].
         max_num_seqs: Sequences that one rank decodes at most; a plan sets its own [sequences].
+        reserve: Cache that must be free for a request to start: "chunk" (of its next pass) or "final" (of the whole
+            request, so that none is ever put back).
+        alignments: Policies by which attention-dp ranks can be made to wait for each other's prompts; off by default.
+        batch_wait_steps: Steps that a prompt waits for others to join its pass, where the operator sets such a limit
+            [steps].
+        neighbour_passes: Whether only sequences of neighbouring slots share a pass, as in llama.cpp with a cache for
+            each sequence; the simulator knows it, closed forms do not.
+    """
+
+    admission: Admission = stated("chunked")
+    max_batched_tokens: Count = stated(8192)
+    offline_batched_tokens: Count | None = None
+    max_num_seqs: Count = stated(2048)
+    reserve: Literal["chunk", "final"] = "chunk"
+    alignments: tuple[Text, ...] = ()
+    batch_wait_steps: CountOrZero = 0
+    neighbour_passes: bool = False
+
+    def offline(self) -> StackScheduler:
+        """Return the scheduler of the engine's class for offline use: with a token budget of its own if it has one."""
+        return replace(self, max_batched_tokens=self.offline_batched_tokens or self.max_batched_tokens)
+
+    def mode(self) -> Mode:
+        """Return the scheduler's default mode."""
+        return Mode(admission=self.admission, max_batched_tokens=self.max_batched_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackMemory:
+    """The memory of a chip that a stack's server uses, and what it needs besides weights and cache.
+
+    Args:
         memory_fraction: Share of HBM that the server uses (vLLM: gpu_memory_utilization) [fraction].
         fraction_of: What memory_fraction is of: "memory" (all that the server holds), "free" (the cache, of what the
             rest leaves) or "static" (weights and cache).
-        reserve: Cache that must be free for a request to start: "chunk" (of its next pass) or "final" (of the whole
-            request, so that none is ever put back).
         context_bytes: Memory of the process before weights are loaded (CUDA context), which the fraction of "free" and
             "static" does not reach [bytes].
         runtime_bytes: Loaded kernels and workspaces [bytes].
         communication_bytes: Buffers of the collectives, for each chip of the group [bytes].
         graph_bytes: Captured CUDA graphs, where the stack counts them before it sizes the cache [bytes].
         logit_bytes: Memory of one logit while tokens of max_num_seqs sequences are drawn [bytes].
-        rank_skew_s: Time that ranks wait for each other at an all-reduce, per log2 of their number [s].
+    """
+
+    memory_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = stated(0.9)
+    fraction_of: FractionOf = "memory"
+    context_bytes: NonNegative = 0.0
+    runtime_bytes: NonNegative = 0.0
+    communication_bytes: NonNegative = 0.0
+    graph_bytes: NonNegative = 0.0
+    logit_bytes: NonNegative = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackGraphs:
+    """The passes that a stack runs from CUDA graphs, and what the other passes cost.
+
+    Args:
+        captured_tokens: Tokens of the largest pass that CUDA graphs hold, with prompts or without; where it is 0,
+            graphs hold decode steps of any size and no pass with prompts [tokens].
+        captured_prompt_tokens: Tokens of the largest pass with prompts that CUDA graphs hold in pieces, where decode
+            steps have graphs of their own [tokens].
+        need_all_ranks: Whether these hold a pass only if every attention-dp rank that has work runs prompts.
         prefill_slowdown: Time of prompt work over that of the kernels alone [ratio].
         eager_s_per_layer: Least time of a layer in a pass with prompts, which no CUDA graph covers [s].
         eager_decode: Whether decode steps run without CUDA graphs as well, so that the same least time holds for them.
-        popular_experts: Whether some experts are chosen more often than others, as measured; files do not say.
-        rearranged_from_ep: Expert-parallel ranks from which the stack's published launch commands rearrange experts by
-            popularity; none where they do not [count].
-        redundant_experts: Copies of popular experts where they are rearranged [count].
-        graph_tokens: Tokens of the largest pass that CUDA graphs hold, with prompts or without; where it is 0, graphs
-            hold decode steps of any size and no pass with prompts [tokens].
-        prompt_graph_tokens: Tokens of the largest pass with prompts that CUDA graphs hold in pieces, where decode
-            steps have graphs of their own [tokens].
-        graphs_need_all_ranks: Whether these hold a pass only if every attention-dp rank that has work runs prompts.
-        alignments: Policies by which attention-dp ranks can be made to wait for each other's prompts; off by default.
-        host_s_per_step: Time of the host in each step that the chip waits for [s].
+    """
+
+    captured_tokens: CountOrZero = 0
+    captured_prompt_tokens: CountOrZero = 0
+    need_all_ranks: bool = False
+    prefill_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
+    eager_s_per_layer: NonNegative = 0.0
+    eager_decode: bool = False
+
+    @property
+    def held_tokens(self) -> int:
+        """Return the tokens of the largest pass with prompts that CUDA graphs hold; 0 where they hold none."""
+        return max(self.captured_tokens, self.captured_prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackHost:
+    """The time that the host of a stack adds to passes.
+
+    Args:
+        s_per_step: Time of the host in each step that the chip waits for [s].
+        s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which hides
+            behind the chip as far as it is shorter [s].
         gap_s_per_layer: Time that the chip waits between the kernels of each layer, in any pass [s].
-        host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
-            hides behind the chip as far as it is shorter [s].
-        ray_host_s_per_step, ray_host_s_per_sequence: The same two where Ray drives the processes of an engine, whose
-            executor does not prepare a step while another runs [s].
-        sample_bytes_per_logit: Memory traffic of a logit while a token is drawn by top-p from all of them; greedy
-            decoding has none [bytes].
-        untuned_experts: Chip generation and data type of experts whose kernels have no tuned configuration.
-        untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
-        padded_experts: Chip generation and data type of experts whose kernel pads each expert of a rank to whole tiles,
-            chosen or not.
-        padded_below_tp: Chips that share an expert from which another kernel runs; none where it always does [chips].
-        padded_eta_compute: Share of the peak that the padding kernel reaches [1].
+        ray_s_per_step, ray_s_per_sequence: The first two where Ray drives the processes of an engine, whose executor
+            does not prepare a step while another runs [s].
+    """
+
+    s_per_step: NonNegative = 0.0
+    s_per_sequence: NonNegative = 0.0
+    gap_s_per_layer: NonNegative = 0.0
+    ray_s_per_step: NonNegative = 0.0
+    ray_s_per_sequence: NonNegative = 0.0
+
+    def under_ray(self) -> StackHost:
+        """Return the host where Ray drives the processes of an engine."""
+        return replace(
+            self,
+            s_per_step=max(self.s_per_step, self.ray_s_per_step),
+            s_per_sequence=max(self.s_per_sequence, self.ray_s_per_sequence),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackArrivals:
+    """What a request waits for under a stack besides its own passes.
+
+    Args:
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
         burst_share: Share of the other requests' prompts that a request waits for in a closed loop [fraction].
         burst_equal_share: The same where a benchmark's requests all have one length, which keep in step where prompts
             have passes of their own [fraction]; burst_share if missing.
-        batch_wait_steps: Steps that a prompt waits for others to join its pass, where the operator sets such a limit
-            [steps].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
             [fraction].
         handover_s: Time to first token between a prefill and a decode worker beyond the transfer of the KV cache: two
             more queues, the router, connections [s].
         pool_burst_share: Share of the other requests' prompts that a request waits for in a closed loop of pools
             [fraction].
-        neighbour_passes: Whether only sequences of neighbouring slots share a pass, as in llama.cpp with a cache for
-            each sequence; the simulator knows it, closed forms do not.
-        fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
-            stack without measured kernels.
+    """
+
+    first_token_s: NonNegative = 0.0
+    first_token_equal_s: NonNegative | None = None
+    burst_share: Fraction = 0.0
+    burst_equal_share: Fraction | None = None
+    synchrony: Fraction = 0.0
+    handover_s: NonNegative = 0.0
+    pool_burst_share: Fraction = 0.0
+
+    def beyond_passes_s(self, workload: Workload | Workloads) -> float:
+        """Return the time to first token outside of all passes, which depends on whether lengths are equal [s]."""
+        equal = self.first_token_equal_s if workload.equal_lengths else None
+        return self.first_token_s if equal is None else equal
+
+    def share_of_burst(self, workload: Workload | Workloads) -> float:
+        """Return the share of the other requests' prompts that a request waits for, which depends on whether lengths
+        are equal [fraction]."""
+        equal = self.burst_equal_share if workload.equal_lengths else None
+        return self.burst_share if equal is None else equal
+
+    def of_prefill_pool(self) -> StackArrivals:
+        """Return the waits in a pool of prefill workers, which hand each request over to a decode worker."""
+        equal = self.first_token_equal_s
+        return replace(
+            self,
+            first_token_s=self.first_token_s + self.handover_s,
+            first_token_equal_s=None if equal is None else equal + self.handover_s,
+            burst_share=self.pool_burst_share,
+            burst_equal_share=None,
+            handover_s=0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackKernels:
+    """The kernels of a stack that differ from those of other stacks.
+
+    Args:
+        rank_skew_s: Time that ranks wait for each other at an all-reduce, per log2 of their number [s].
         graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the
             tables name it; empty without one.
         reduces_in_host: Whether its own all-reduce kernels need all ranks in one host; else a scale-up domain will do.
@@ -139,112 +247,112 @@ class Stack(CatalogueObject):
             custom one of older versions do not describe them; the newest version's stands in.
         separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own; the
             other stacks fuse it into the kernel before.
+        sample_bytes_per_logit: Memory traffic of a logit while a token is drawn by top-p from all of them; greedy
+            decoding has none [bytes].
+    """
+
+    rank_skew_s: NonNegative = 0.0
+    graph_all_reduce: str = ""
+    reduces_in_host: bool = False
+    fused_all_reduce: bool = False
+    separate_quantise: tuple[Text, ...] = ()
+    sample_bytes_per_logit: NonNegative = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackExperts:
+    """How a stack places and runs the experts of a mixture.
+
+    Args:
+        popular: Whether some experts are chosen more often than others, as measured; files do not say.
+        rearranged_from_ep: Expert-parallel ranks from which the stack's published launch commands rearrange experts by
+            popularity; none where they do not [count].
+        redundant: Copies of popular experts where they are rearranged [count].
+        untuned: Chip generation and data type of experts whose kernels have no tuned configuration.
+        untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
+        padded: Chip generation and data type of experts whose kernel pads each expert of a rank to whole tiles, chosen
+            or not.
+        padded_below_tp: Chips that share an expert from which another kernel runs; none where it always does [chips].
+        padded_eta_compute: Share of the peak that the padding kernel reaches [1].
+    """
+
+    popular: bool = not_in_files(True)
+    rearranged_from_ep: Count | None = None
+    redundant: CountOrZero = 0
+    untuned: tuple[Text, ...] = ()
+    untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
+    padded: tuple[Text, ...] = ()
+    padded_below_tp: Count | None = None
+    padded_eta_compute: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+
+    @property
+    def routing(self) -> Routing:
+        """Return the routing of tokens to experts by default: as measured, with experts rearranged if the stack does
+        so."""
+        if not self.popular:
+            return Routing(law="uniform")
+        return Routing(
+            law="log_normal",
+            rearranged_from_ep=self.rearranged_from_ep,
+            redundant_experts=self.redundant,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack(CatalogueObject):
+    """A serving stack: what an engine does around its kernels, and the defaults of its scheduler.
+
+    Each record is a table of the stack's file.
+
+    Args:
+        fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
+            stack without measured kernels.
         static_batch_version: Version that drove single batches step by step where a source states none; empty for the
             newest.
         newest_version: Newest version whose defaults these are; what is launched where nothing else is said.
         version_error: Median and 90th percentile of the error in time per output token on versions left out of its
             fit in turn [fraction].
+        scheduler: How requests enter passes, and the limits of a pass.
+        memory: What the server uses and needs of a chip's memory.
+        graphs: Passes that run from CUDA graphs, and what the others cost.
+        host: Time that the host adds to passes.
+        arrivals: What a request waits for besides its own passes.
+        kernels: Kernels that differ from those of other stacks.
+        experts: How the experts of a mixture are placed and run.
         defaults: What differs in some versions or on some chips; later entries win.
     """
 
-    admission: Admission = stated("chunked")
-    max_batched_tokens: Count = stated(8192)
-    offline_batched_tokens: Count | None = None
-    max_num_seqs: Count = stated(2048)
-    memory_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = stated(0.9)
-    fraction_of: FractionOf = "memory"
-    reserve: Literal["chunk", "final"] = "chunk"
-    context_bytes: NonNegative = 0.0
-    runtime_bytes: NonNegative = 0.0
-    communication_bytes: NonNegative = 0.0
-    graph_bytes: NonNegative = 0.0
-    logit_bytes: NonNegative = 0.0
-    rank_skew_s: NonNegative = 0.0
-    prefill_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
-    eager_s_per_layer: NonNegative = 0.0
-    eager_decode: bool = False
-    popular_experts: bool = not_in_files(True)
-    rearranged_from_ep: Count | None = None
-    redundant_experts: CountOrZero = 0
-    graph_tokens: CountOrZero = 0
-    prompt_graph_tokens: CountOrZero = 0
-    graphs_need_all_ranks: bool = False
-    alignments: tuple[Text, ...] = ()
-    host_s_per_step: NonNegative = 0.0
-    gap_s_per_layer: NonNegative = 0.0
-    host_s_per_sequence: NonNegative = 0.0
-    ray_host_s_per_step: NonNegative = 0.0
-    ray_host_s_per_sequence: NonNegative = 0.0
-    sample_bytes_per_logit: NonNegative = 0.0
-    untuned_experts: tuple[Text, ...] = ()
-    untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
-    padded_experts: tuple[Text, ...] = ()
-    padded_below_tp: Count | None = None
-    padded_eta_compute: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    first_token_s: NonNegative = 0.0
-    first_token_equal_s: NonNegative | None = None
-    burst_share: Fraction = 0.0
-    burst_equal_share: Fraction | None = None
-    batch_wait_steps: CountOrZero = 0
-    synchrony: Fraction = 0.0
-    handover_s: NonNegative = 0.0
-    pool_burst_share: Fraction = 0.0
-    neighbour_passes: bool = False
     fallback_rank: Count | None = None
-    graph_all_reduce: str = ""
-    reduces_in_host: bool = False
-    fused_all_reduce: bool = False
-    separate_quantise: tuple[Text, ...] = ()
     static_batch_version: str = ""
     newest_version: str = ""
     version_error: tuple[Fraction, ...] = ()
+    scheduler: StackScheduler = stated(StackScheduler())
+    memory: StackMemory = stated(StackMemory())
+    graphs: StackGraphs = StackGraphs()
+    host: StackHost = StackHost()
+    arrivals: StackArrivals = StackArrivals()
+    kernels: StackKernels = StackKernels()
+    experts: StackExperts = StackExperts()
     defaults: tuple[Variation, ...] = varying(Variation)
-
-    def offline(self) -> Stack:
-        """The stack as its class for offline use starts it: a token budget of its own where it has one."""
-        return replace(self, max_batched_tokens=self.offline_batched_tokens or self.max_batched_tokens)
-
-    def under_ray(self) -> Stack:
-        """The stack where Ray drives the processes of an engine."""
-        return replace(
-            self,
-            host_s_per_step=max(self.host_s_per_step, self.ray_host_s_per_step),
-            host_s_per_sequence=max(self.host_s_per_sequence, self.ray_host_s_per_sequence),
-        )
-
-    @property
-    def held_tokens(self) -> int:
-        """Tokens of the largest pass with prompts that CUDA graphs hold; 0 where they hold none."""
-        return max(self.graph_tokens, self.prompt_graph_tokens)
-
-    def beyond_passes_s(self, workload: Workload | Workloads) -> float:
-        """Time to first token outside of all passes, which depends on whether lengths are equal [s]."""
-        equal = self.first_token_equal_s if workload.equal_lengths else None
-        return self.first_token_s if equal is None else equal
-
-    def share_of_burst(self, workload: Workload | Workloads) -> float:
-        """Share of the other requests' prompts that a request waits for, which depends on whether lengths are equal
-        [fraction]."""
-        equal = self.burst_equal_share if workload.equal_lengths else None
-        return self.burst_share if equal is None else equal
 
     def calibrated(self, numbers: Calibration, generation: str, num_layers: int = 0) -> Calibration:
         """Kernel calibration, adjusted for what this version of the stack adds.
 
         The host time per step and the gaps of all layers are added; experts without a tuned configuration take
-        `untuned_slowdown` times as long.
+        `experts.untuned_slowdown` times as long.
 
         Args:
             numbers: calibration of the stack's kernels.
             generation: chip generation.
             num_layers: layers of the model [count].
         """
-        added_s = self.host_s_per_step + self.gap_s_per_layer * num_layers
-        if numbers.is_unit or not (added_s or self.untuned_experts or self.padded_experts or self.reduces_in_host):
+        host, experts, in_host = self.host, self.experts, self.kernels.reduces_in_host
+        added_s = host.s_per_step + host.gap_s_per_layer * num_layers
+        if numbers.is_unit or not (added_s or experts.untuned or experts.padded or in_host):
             return numbers
-        slower = 1.0 / self.untuned_slowdown
+        slower = 1.0 / experts.untuned_slowdown
         operations = dict(numbers.operations)
-        for of in self.untuned_experts:
+        for of in experts.untuned:
             chips, _, dtype = of.partition(" ")
             if chips == generation:
                 found = numbers.lookup("moe", dtype)
@@ -256,16 +364,16 @@ class Stack(CatalogueObject):
                     tile_s=found.tile_s / slower,
                     permute=found.permute / slower,
                     evidence="derived",
-                    origin=f"{found.origin}, × {self.untuned_slowdown:g}: no tuned configuration in this version",
+                    origin=f"{found.origin}, × {experts.untuned_slowdown:g}: no tuned configuration in this version",
                 )
         padded: dict[str, float] = {}
-        for of in self.padded_experts:
+        for of in experts.padded:
             chips, _, dtype = of.partition(" ")
             if chips == generation:
-                padded[dtype] = self.padded_below_tp or inf
+                padded[dtype] = experts.padded_below_tp or inf
                 operations["padded_moe", dtype] = replace(
                     numbers.lookup("moe", dtype),
-                    eta_compute=self.padded_eta_compute,
+                    eta_compute=experts.padded_eta_compute,
                     evidence="derived",
                     origin="every expert padded to whole tiles in this version",
                 )
@@ -274,7 +382,7 @@ class Stack(CatalogueObject):
             host_s_per_step=numbers.host_s_per_step + added_s,
             operations=operations,
             padded_experts=padded,
-            reduces_in_host=self.reduces_in_host,
+            reduces_in_host=in_host,
         )
 
     def on(self, version: str, chip: Chip | None) -> Stack:
@@ -287,64 +395,44 @@ class Stack(CatalogueObject):
         numbers, found = version_numbers(version), self
         for entry in self.defaults:
             if entry.holds(numbers, chip):
-                found = replace(found, **changed_keys(entry, Variation))
+                found = found.with_values(changed_keys(entry, Variation))
         return found
 
     def prefill_pool(self) -> Stack:
-        """The stack of prefill-only workers: as fast as the kernels, with a handover to a decode worker."""
-        equal = self.first_token_equal_s
-        return replace(
-            self,
-            prefill_slowdown=1.0,
-            first_token_s=self.first_token_s + self.handover_s,
-            first_token_equal_s=None if equal is None else equal + self.handover_s,
-            burst_share=self.pool_burst_share,
-            burst_equal_share=None,
-            handover_s=0.0,
-        )
+        """Return the stack of prefill-only workers: as fast as the kernels, with a handover to a decode worker."""
+        graphs = replace(self.graphs, prefill_slowdown=1.0)
+        return replace(self, graphs=graphs, arrivals=self.arrivals.of_prefill_pool())
 
-    def memory(self, batched_tokens: FloatLike | None = None) -> ServerMemory:
-        """Memory of a chip that the server keeps besides weights and cache.
+    def server_memory(self, batched_tokens: FloatLike | None = None) -> ServerMemory:
+        """Return the memory of a chip that the server keeps besides weights and cache.
 
         Args:
             batched_tokens: token budget of a pass on one rank; the stack's by default [tokens].
         """
+        budget = float(self.scheduler.max_batched_tokens) if batched_tokens is None else batched_tokens
         return ServerMemory(
-            memory_fraction=self.memory_fraction,
-            fraction_of=self.fraction_of,
-            batched_tokens=float(self.max_batched_tokens) if batched_tokens is None else batched_tokens,
-            max_num_seqs=float(self.max_num_seqs),
-            context_bytes=self.context_bytes,
-            runtime_bytes=self.runtime_bytes,
-            communication_bytes=self.communication_bytes,
-            graph_bytes=self.graph_bytes,
-            logit_bytes=self.logit_bytes,
+            memory_fraction=self.memory.memory_fraction,
+            fraction_of=self.memory.fraction_of,
+            batched_tokens=budget,
+            max_num_seqs=float(self.scheduler.max_num_seqs),
+            context_bytes=self.memory.context_bytes,
+            runtime_bytes=self.memory.runtime_bytes,
+            communication_bytes=self.memory.communication_bytes,
+            graph_bytes=self.memory.graph_bytes,
+            logit_bytes=self.memory.logit_bytes,
         )
-
-    @property
-    def routing(self) -> Routing:
-        """Routing of tokens to experts by default: as measured, with experts rearranged if the stack does so."""
-        if not self.popular_experts:
-            return Routing(law="uniform")
-        return Routing(
-            law="log_normal",
-            rearranged_from_ep=self.rearranged_from_ep,
-            redundant_experts=self.redundant_experts,
-        )
-
-    def mode(self) -> Mode:
-        """The stack's default scheduler."""
-        return Mode(admission=self.admission, max_batched_tokens=self.max_batched_tokens)
 
 
 IDEAL = Stack(
     name="ideal",
-    popular_experts=False,
-    context_bytes=SERVER.context_bytes,
-    runtime_bytes=SERVER.runtime_bytes,
-    communication_bytes=SERVER.communication_bytes,
-    graph_bytes=SERVER.graph_bytes,
-    logit_bytes=SERVER.logit_bytes,
+    memory=StackMemory(
+        context_bytes=SERVER.context_bytes,
+        runtime_bytes=SERVER.runtime_bytes,
+        communication_bytes=SERVER.communication_bytes,
+        graph_bytes=SERVER.graph_bytes,
+        logit_bytes=SERVER.logit_bytes,
+    ),
+    experts=StackExperts(popular=False),
 )
 
 

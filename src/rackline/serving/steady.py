@@ -92,7 +92,7 @@ class Engine:
         for row in self.table.rows:
             if row.choice == "all_reduce" or row.name == "all_reduce":
                 calls = as_array(row.launches.get(ONE, 0.0))
-                waits = self.stack.rank_skew_s * calls * np.log2(np.maximum(as_array(row.group_size), 1.0))
+                waits = self.stack.kernels.rank_skew_s * calls * np.log2(np.maximum(as_array(row.group_size), 1.0))
                 return waits[:, None] if waits.ndim else float(waits)
         return 0.0
 
@@ -132,9 +132,9 @@ class Engine:
             sequences: sequences decoding in it on one rank [sequences].
         """
         alone_s = self.without_host_s(decode_s, sequences)
-        slower: FloatLike = self.stack.prefill_slowdown
-        if self.stack.held_tokens:
-            slower = np.where(as_array(tokens) > self.stack.held_tokens, slower, 1.0)
+        slower: FloatLike = self.stack.graphs.prefill_slowdown
+        if self.stack.graphs.held_tokens:
+            slower = np.where(as_array(tokens) > self.stack.graphs.held_tokens, slower, 1.0)
         stretched = np.maximum(mixed_s - alone_s, 0.0) * slower + alone_s
         return behind(stretched, self.host_s(tokens, sequences, prompts=True))
 
@@ -146,17 +146,17 @@ class Engine:
             prompts: whether it has prompt tokens.
         """
         stack = self.stack
-        launches_s = self.num_layers * stack.eager_s_per_layer
-        of_sequences_s = stack.host_s_per_sequence * as_array(sequences) if stack.host_s_per_sequence else 0.0
-        if not prompts and not stack.graph_tokens:
-            return launches_s * stack.eager_decode + of_sequences_s
-        held = stack.held_tokens if prompts else stack.graph_tokens
+        launches_s = self.num_layers * stack.graphs.eager_s_per_layer
+        of_sequences_s = stack.host.s_per_sequence * as_array(sequences) if stack.host.s_per_sequence else 0.0
+        if not prompts and not stack.graphs.captured_tokens:
+            return launches_s * stack.graphs.eager_decode + of_sequences_s
+        held = stack.graphs.held_tokens if prompts else stack.graphs.captured_tokens
         return np.where(as_array(tokens) > held, launches_s, 0.0) + of_sequences_s
 
     def without_host_s(self, decode_s: FloatLike, sequences: FloatLike) -> FloatLike:
         """Kernel time of a decode step, from its time as the stack runs it [s]."""
         stack = self.stack
-        if not (stack.graph_tokens or stack.host_s_per_sequence):
+        if not (stack.graphs.captured_tokens or stack.host.s_per_sequence):
             return decode_s
         host_s = as_array(self.host_s(as_array(sequences) * self.speculation.verified_tokens, sequences, prompts=False))
         return np.maximum(as_array(decode_s) ** 4 - host_s**4, 0.0) ** 0.25
@@ -201,7 +201,7 @@ def prompt_arrivals(
     beside = sequences_per_rank * speculation.verified_tokens if mode.is_mixed else 0.0
     room = np.maximum(float(mode.max_batched_tokens) - beside, 1.0)
     arrivals = sequences_per_rank * speculation.tokens_per_step / (workload.output_len - 1.0)
-    return arrivals * (1.0 - engine.stack.synchrony), room
+    return arrivals * (1.0 - engine.stack.arrivals.synchrony), room
 
 
 def decodes_beside(engine: Engine, mode: Mode) -> Array:
@@ -335,11 +335,11 @@ def steady_state(
     before_s = decode_s if mode.is_mixed else 0.0
     device_s = mixed_s
     mixed_s = engine.with_prompts_s(before_s, device_s, tokens=pushed, sequences=beside)
-    if engine.stack.graphs_need_all_ranks:  # a rank without prompts makes the pass of all eager
+    if engine.stack.graphs.need_all_ranks:  # a rank without prompts makes the pass of all eager
         eager_s = engine.with_prompts_s(before_s, device_s, sequences=beside)
         mixed_s = eager_s + (mixed_s - eager_s) * np.minimum(own**ranks / in_group, 1.0)
     extra = np.where(beside_prompts, np.maximum(mixed_s - decode_s, 0.0), mixed_s)
-    beyond = engine.stack.beyond_passes_s(workload)
+    beyond = engine.stack.arrivals.beyond_passes_s(workload)
     if beyond and np.any(peers > 1.0) and mode.alignment is None:
         full = np.maximum(room / busiest, 1.0)
         some, extra = _collected(arrivals, peers, some, extra, decode_s + drafts_s, beyond, full)
@@ -351,8 +351,8 @@ def steady_state(
     utilisation = load if mode.is_mixed else cost_share
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
-    joining = arrivals * peers * engine.stack.batch_wait_steps  # the first of those that join waits longest
-    gathering_s = engine.stack.batch_wait_steps * step_s * (1.0 + 0.5 * joining) / (1.0 + joining)
+    joining = arrivals * peers * engine.stack.scheduler.batch_wait_steps  # the first of those that join waits longest
+    gathering_s = engine.stack.scheduler.batch_wait_steps * step_s * (1.0 + 0.5 * joining) / (1.0 + joining)
     ttft = beyond + 0.5 * gathered * step_s + gathering_s + (np.ceil(new / chunk) * mixed_s) * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
@@ -449,7 +449,7 @@ def median_step_s(engine: Engine, workload: Workload | Workloads, mode: Mode, se
     decode = Batch(decode_sequences=b, decode_tokens=verified, context_len=workload.mean_context)
     decode_s = engine.decode_s(decode, times, two_batch_overlap=overlap)
     room = np.maximum(float(mode.max_batched_tokens) - (b * verified if mode.is_mixed else 0.0), 1.0)
-    arrivals = peers * b * per_step / (workload.output_len - 1.0) * (1.0 - engine.stack.synchrony)
+    arrivals = peers * b * per_step / (workload.output_len - 1.0) * (1.0 - engine.stack.arrivals.synchrony)
     tokens = np.minimum(median_prompts(arrivals) / peers * workload.new_tokens, room)
     some = np.maximum(tokens, 1.0)
     chunk = np.minimum(workload.new_tokens, some)

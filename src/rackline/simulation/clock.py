@@ -197,7 +197,7 @@ class TableClock:
             drafts=speculation.draft_tokens,
             verified=int(speculation.verified_tokens),
             tokens_per_step=speculation.tokens_per_step,
-            floor_s=engine.num_layers * stack.eager_s_per_layer,
+            floor_s=engine.num_layers * stack.graphs.eager_s_per_layer,
             two_batch_overlap=two_batch_overlap,
         )
 
@@ -339,15 +339,15 @@ class TableClock:
             return device
         decoded, tokens = sequences * self.verified, sum([chunk.tokens for chunk in chunks])
         stack = self.engine.stack
-        if sequences and (stack.graph_tokens or stack.host_s_per_sequence):
+        if sequences and (stack.graphs.captured_tokens or stack.host.s_per_sequence):
             alone_s = float(self.engine.without_host_s(alone_s, sequences))
-        held = decoded + tokens <= stack.held_tokens and not (others_decode and stack.graphs_need_all_ranks)
-        slower = 1.0 if held else stack.prefill_slowdown
+        held = decoded + tokens <= stack.graphs.held_tokens and not (others_decode and stack.graphs.need_all_ranks)
+        slower = 1.0 if held else stack.graphs.prefill_slowdown
         stretched = max(device - alone_s, 0.0) * slower + alone_s
         host_s = self.floor_s
-        if stack.held_tokens or stack.host_s_per_sequence:
+        if stack.graphs.held_tokens or stack.host.s_per_sequence:
             launches_s = 0.0 if held else self.floor_s
-            host_s = launches_s + stack.host_s_per_sequence * sequences
+            host_s = launches_s + stack.host.s_per_sequence * sequences
         return (stretched**4 + host_s**4) ** 0.25 if host_s else stretched
 
     def _adapters(self, sequences: int) -> float:

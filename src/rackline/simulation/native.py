@@ -225,11 +225,11 @@ class NativeClock:
             tokens_per_step=clock.tokens_per_step,
             straight_from=clock.straight_from,
             floor_s=clock.floor_s,
-            held_tokens=stack.held_tokens,
-            graphs_need_all=stack.graphs_need_all_ranks,
-            host_s_per_sequence=stack.host_s_per_sequence,
-            prefill_slowdown=stack.prefill_slowdown,
-            has_host=bool(stack.graph_tokens or stack.host_s_per_sequence),
+            held_tokens=stack.graphs.held_tokens,
+            graphs_need_all=stack.graphs.need_all_ranks,
+            host_s_per_sequence=stack.host.s_per_sequence,
+            prefill_slowdown=stack.graphs.prefill_slowdown,
+            has_host=bool(stack.graphs.captured_tokens or stack.host.s_per_sequence),
             hosts=self.arrays.floats(np.broadcast_to(np.asarray(hosts, dtype=float), sequences.shape)),
         )
 

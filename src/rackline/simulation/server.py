@@ -406,7 +406,7 @@ def pool_of(
     unit, fixed = float(found_unit), int(found_fixed)
     require(unit, what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     if pool_tokens is None:
-        server = replace(stack.memory(), block_size=block_size)
+        server = replace(stack.server_memory(), block_size=block_size)
         room = float(kv_room_bytes(model, layout, types, chip, server)[0])
         require(
             room >= unit * block_size,
@@ -417,6 +417,7 @@ def pool_of(
         pool_tokens = max(int(room / layout.pp / (unit * block_size)), 1) * block_size
     grows = float(size.bytes_per_token) > 0.0
     clock = TableClock.of(deployment, stack, speculation, two_batch_overlap=two_batch_overlap)
+    scheduler = stack.scheduler
     return Pool(
         clock=clock,
         spec=RankSpec(
@@ -424,8 +425,10 @@ def pool_of(
             block_size=block_size,
             fixed_tokens=fixed,
             grows=grows,
-            max_num_seqs=min(stack.max_num_seqs, max(stack.max_batched_tokens // int(speculation.verified_tokens), 1)),
-            max_batched_tokens=stack.max_batched_tokens,
+            max_num_seqs=min(
+                scheduler.max_num_seqs, max(scheduler.max_batched_tokens // int(speculation.verified_tokens), 1)
+            ),
+            max_batched_tokens=scheduler.max_batched_tokens,
             reserve=cache.reserve if grows else "final",
             swap_tokens_per_s=cache.swap_bytes_per_s / unit,
             prefix_caching=cache.prefix_caching,
@@ -433,9 +436,9 @@ def pool_of(
             tiers=cache.tiers,
             cache_rules=_with_cost(cache, clock),
             adapters=_adapter_slots(deployment),
-            neighbour_passes=stack.neighbour_passes,
+            neighbour_passes=scheduler.neighbour_passes,
         ),
-        policy=POLICIES.find(policy_name or stack.admission),
+        policy=POLICIES.find(policy_name or scheduler.admission),
         ranks=layout.attention_dp,
         micro_batches=layout.pp,
         replicas=replicas or layout.dp,

@@ -235,7 +235,7 @@ def _possible(system: System, rule: Rule) -> dict[str, Layout]:
                 cluster=system.cluster,
                 sharding=grid,
                 precision=system.precision,
-                mode=system.stack.mode(),
+                mode=system.stack.scheduler.mode(),
                 role=role,
             )
             kept |= np.broadcast_to(rules.launches(asked), kept.shape)
@@ -334,7 +334,7 @@ class _Evaluator:
         system = self.prepared.lane.system
         grid = _column(self.grid)
 
-        tokens = np.maximum(prefill, float(system.stack.max_batched_tokens))
+        tokens = np.maximum(prefill, float(system.stack.scheduler.max_batched_tokens))
         server = system.server(float(tokens.max()))
         if np.any(tokens != tokens.max()):
             server = replace(server, batched_tokens=tokens)

@@ -248,11 +248,12 @@ class Launched:
         stack: of the cases, as they write it.
         model: of the cases, as they write it; all where it is empty.
         chips: of the cases; all where it is empty.
-        prompt_graph_tokens: as of `rackline.serving.stack.Stack`; the stack's own where it is None [tokens].
+        prompt_graph_tokens: `captured_prompt_tokens` of `rackline.serving.stack.StackGraphs`; the stack's own where it
+            is None [tokens].
         precision_detail: data types that they set, as in a case.
         offline: whether they call the engine's class for offline use instead of its server.
         max_batched_tokens: that commands at unlimited rate set; the stack's own where it is None [tokens].
-        batch_wait_steps: as of `rackline.serving.stack.Stack`.
+        batch_wait_steps: as of `rackline.serving.stack.StackScheduler`.
         lengths: of its requests, as "input/output"; all where it is empty.
         tp_below: of deployments with a tp below it; of all where it is 0 [chips].
     """

@@ -150,10 +150,10 @@ _NEEDS: Mapping[str, Callable[[ServedRun], bool]] = {
     "": lambda run: True,
     "several chips": lambda run: run.deployment.layout.num_chips > 1,
     "experts": lambda run: kind_of_model(run.deployment.model) != "dense",
-    "graphs": lambda run: not run.stack.eager_decode and run.deployment.cluster.chip.generation != "cpu",
+    "graphs": lambda run: not run.stack.graphs.eager_decode and run.deployment.cluster.chip.generation != "cpu",
     "shared prefixes": lambda run: run.cache.prefix_caching and run.requests.hashes is not None,
     # llama.cpp gives each slot a part of its own: a request waits for a slot alone
-    "a shared cache": lambda run: not run.stack.neighbour_passes,
+    "a shared cache": lambda run: not run.stack.scheduler.neighbour_passes,
     "a processor": lambda run: run.deployment.cluster.chip.generation == "cpu",
     # a host that runs the passes itself is slow in all of them: the cause `cores`
     "an accelerator": lambda run: run.deployment.cluster.chip.generation != "cpu",
@@ -175,14 +175,14 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         usual: the run without it, for what is relative to the load.
     """
     deployment, stack, drafts = run.deployment, run.stack, run.speculation
-    numbers = deployment.calibration
+    numbers, budget = deployment.calibration, stack.scheduler.max_batched_tokens
     longest = int((run.requests.input_len + run.requests.output_len).max()) + 2 * run.cache.block_size
 
     def calibrated(found: Calibration) -> ServedRun:
         return replace(run, deployment=replace(deployment, calibration=found))
 
-    def served(**values: Any) -> ServedRun:
-        return replace(run, stack=replace(stack, **values))
+    def served(values: Mapping[str, Any]) -> ServedRun:
+        return replace(run, stack=stack.with_values(values))
 
     def cached(**values: Any) -> ServedRun:
         return replace(run, cache=replace(run.cache, **values))
@@ -193,14 +193,24 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         "experts": lambda: calibrated(_of_experts(numbers, size)),
         "neighbour": lambda: calibrated(scaled(numbers, *[_mean_beside(size)] * 3)),
         "cores": lambda: calibrated(scaled(numbers, size, size, size)),
-        "eager": lambda: served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size),
+        "eager": lambda: served(
+            {
+                "graphs.eager_decode": True,
+                "graphs.captured_tokens": 0,
+                "graphs.captured_prompt_tokens": 0,
+                "graphs.eager_s_per_layer": size,
+            }
+        ),
         "graphs": lambda: served(
-            graph_tokens=max(round(size), 1), eager_s_per_layer=max(stack.eager_s_per_layer, 7.5e-4)
+            {
+                "graphs.captured_tokens": max(round(size), 1),
+                "graphs.eager_s_per_layer": max(stack.graphs.eager_s_per_layer, 7.5e-4),
+            }
         ),
         "token budget": lambda: served(
-            max_batched_tokens=max(min(round(size), stack.max_batched_tokens), run.cache.block_size)
+            {"scheduler.max_batched_tokens": max(min(round(size), budget), run.cache.block_size)}
         ),
-        "sequences": lambda: served(max_num_seqs=max(round(size * most_running(usual)), 1)),
+        "sequences": lambda: served({"scheduler.max_num_seqs": max(round(size * most_running(usual)), 1)}),
         # the smallest that still holds the longest request
         "cache": lambda: cached(pool_tokens=max(round(size * _most_tokens(usual)), longest)),
         "prefix cache": lambda: cached(prefix_caching=False),

@@ -62,17 +62,18 @@ class ServingNumbers:
 
     def stack(self, scheduler: Stack) -> Stack:
         """A stack with these parameters and the scheduler of `scheduler`."""
-        return replace(
-            scheduler,
-            rank_skew_s=self.rank_skew_s,
-            prefill_slowdown=self.prefill_slowdown,
-            eager_s_per_layer=self.eager_s_per_layer,
-            first_token_s=self.first_token_s,
-            first_token_equal_s=self.first_token_equal_s,
-            burst_share=self.burst_of("chunked"),
-            burst_equal_share=self.burst_of(scheduler.admission),
-            handover_s=self.handover_s,
-            pool_burst_share=self.pool_burst_share,
+        return scheduler.with_values(
+            {
+                "kernels.rank_skew_s": self.rank_skew_s,
+                "graphs.prefill_slowdown": self.prefill_slowdown,
+                "graphs.eager_s_per_layer": self.eager_s_per_layer,
+                "arrivals.first_token_s": self.first_token_s,
+                "arrivals.first_token_equal_s": self.first_token_equal_s,
+                "arrivals.burst_share": self.burst_of("chunked"),
+                "arrivals.burst_equal_share": self.burst_of(scheduler.scheduler.admission),
+                "arrivals.handover_s": self.handover_s,
+                "arrivals.pool_burst_share": self.pool_burst_share,
+            }
         )
 
     def get(self, name: str) -> float:
@@ -181,7 +182,7 @@ class FitCases:
             loops = closed_loops(
                 deployment,
                 [self._workloads[index] for index in members],
-                around.mode(),
+                around.scheduler.mode(),
                 np.array([self.cases[index].number("concurrency") for index in members]),
                 engine=replace(engine, stack=around),
                 rounds=np.array([rounds_of(self.cases[index]) for index in members]),
@@ -216,7 +217,7 @@ class FitCases:
             return np.array([workload.equal_lengths == equal for workload in self._workloads], dtype=bool)
         admission = name.partition(".")[2]
         both = zip(self.schedulers, self._workloads, strict=True)
-        found = ((kept.admission if work.equal_lengths else "chunked") == admission for kept, work in both)
+        found = ((kept.scheduler.admission if work.equal_lengths else "chunked") == admission for kept, work in both)
         return np.array(list(found), dtype=bool)
 
     def _engine(self, index: int) -> tuple[Deployment, KeptEngine]:
@@ -295,22 +296,20 @@ def shipped_numbers(cases: FitCases, otherwise: Case | None = None) -> ServingNu
     first = next(iter(cases.schedulers), IDEAL)
     if not cases.schedulers and otherwise is not None:
         first = Resolver().stack(otherwise)
-    equal = first.first_token_equal_s
+    waits = first.arrivals
+    burst_share = {"chunked": waits.burst_share}
+    for around in cases.schedulers or (first,):
+        equal_share = around.arrivals.burst_equal_share
+        burst_share[around.scheduler.admission] = around.arrivals.burst_share if equal_share is None else equal_share
     return ServingNumbers(
-        rank_skew_s=first.rank_skew_s,
-        prefill_slowdown=first.prefill_slowdown,
-        eager_s_per_layer=first.eager_s_per_layer,
-        first_token_s=first.first_token_s,
-        first_token_equal_s=first.first_token_s if equal is None else equal,
-        burst_share={
-            "chunked": first.burst_share,
-            **{
-                kept.admission: kept.burst_share if kept.burst_equal_share is None else kept.burst_equal_share
-                for kept in cases.schedulers or (first,)
-            },
-        },
-        handover_s=first.handover_s,
-        pool_burst_share=first.pool_burst_share,
+        rank_skew_s=first.kernels.rank_skew_s,
+        prefill_slowdown=first.graphs.prefill_slowdown,
+        eager_s_per_layer=first.graphs.eager_s_per_layer,
+        first_token_s=waits.first_token_s,
+        first_token_equal_s=waits.first_token_s if waits.first_token_equal_s is None else waits.first_token_equal_s,
+        burst_share=burst_share,
+        handover_s=waits.handover_s,
+        pool_burst_share=waits.pool_burst_share,
     )
 
 

@@ -183,10 +183,10 @@ def shipped_numbers(run: ServedRun) -> dict[str, float]:
         "memory": 1.0,
         "compute": 1.0,
         "launches": 1.0,
-        "prefill_slowdown": run.stack.prefill_slowdown,
+        "prefill_slowdown": run.stack.graphs.prefill_slowdown,
         "host_s_per_step": run.deployment.calibration.host_s_per_step,
-        "host_s_per_sequence": run.stack.host_s_per_sequence,
-        "first_token_s": run.stack.first_token_s,
+        "host_s_per_sequence": run.stack.host.s_per_sequence,
+        "first_token_s": run.stack.arrivals.first_token_s,
     }
 
 
@@ -202,14 +202,17 @@ def independence(count: int) -> float:
 
 def with_numbers(run: ServedRun, values: Values) -> ServedRun:
     """A run whose server has these numbers, by the names of PARAMETERS."""
-    first_s = values["first_token_s"]
-    equal_s = run.stack.first_token_equal_s
-    stack = replace(
-        run.stack,
-        first_token_equal_s=None if equal_s is None else max(equal_s + first_s - run.stack.first_token_s, 0.0),
-        prefill_slowdown=max(values["prefill_slowdown"], 1.0),
-        host_s_per_sequence=max(values["host_s_per_sequence"], 0.0),
-        first_token_s=max(first_s, 0.0),
+    first_s, before = values["first_token_s"], run.stack.arrivals
+    equal_s = before.first_token_equal_s
+    stack = run.stack.with_values(
+        {
+            "arrivals.first_token_s": max(first_s, 0.0),
+            "arrivals.first_token_equal_s": (
+                None if equal_s is None else max(equal_s + first_s - before.first_token_s, 0.0)
+            ),
+            "graphs.prefill_slowdown": max(values["prefill_slowdown"], 1.0),
+            "host.s_per_sequence": max(values["host_s_per_sequence"], 0.0),
+        }
     )
     numbers = scaled(run.deployment.calibration, values["memory"], values["compute"], values["launches"])
     numbers = replace(numbers, host_s_per_step=max(values["host_s_per_step"], 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict, cast
 
@@ -308,20 +309,29 @@ def calibration_text(fit: ObservedFit, name: str) -> str:
 
 def _stack(stack: Stack, name: str, source: dict[str, Any]) -> dict[str, Any]:
     """The stack; what its version does to steps and experts stands in the calibration already."""
-    done: dict[str, Any] = {
-        "host_s_per_step": 0.0,
-        "gap_s_per_layer": 0.0,
-        "untuned_experts": [],
-        "untuned_slowdown": 1.0,
-    }
+    rest = stack.with_values(
+        {
+            "host.s_per_step": 0.0,
+            "host.gap_s_per_layer": 0.0,
+            "experts.untuned": (),
+            "experts.untuned_slowdown": 1.0,
+        }
+    )
     known = set(schema_of(Stack).model_fields) - {"name", "full_name", "aliases", "sources", "defaults"}
-    values: dict[str, Any] = {key: done.get(key, getattr(stack, key)) for key in sorted(known)}
     return {
         "name": name,
         "full_name": f"{stack.name}, observed",
-        **{key: value for key, value in values.items() if value is not None},
+        **{key: value for key in sorted(known) if (value := _in_file(getattr(rest, key))) is not None},
         "sources": [source],
     }
+
+
+def _in_file(value: Any) -> Any:
+    """Return a value of an object as its file writes it: a dataclass as a table, without what is missing."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    own = {one.name: getattr(value, one.name) for one in fields(value) if one.metadata.get("in_files", True)}
+    return {key: inner for key, inner in own.items() if inner is not None}
 
 
 _PROBABILITY = Measure(field="probability", title="probability", kind="share")

@@ -117,7 +117,7 @@ class Predictor:
             pools = self.pools(case)
             first, engine, layout = pools.first, pools.then, pools.decode.layout
             requests = pools.closed_loop(lengths, case.number("concurrency")).decoding / layout.dp
-            prefill_dp, tokens = pools.prefill.layout.attention_dp, float(first.stack.max_batched_tokens)
+            prefill_dp, tokens = pools.prefill.layout.attention_dp, float(first.stack.scheduler.max_batched_tokens)
             chunk = min(chunk, tokens)
             prompts = tokens / chunk
         else:
@@ -125,8 +125,8 @@ class Predictor:
             first = engine = self.engine(deployment, stack)
             layout, prefill_dp = deployment.layout, deployment.layout.attention_dp
             if case.kind == "max-throughput":
-                most = stack.max_num_seqs
-                peak = max_throughput(deployment, lengths, stack.mode(), max_num_seqs=most, engine=engine)
+                most = stack.scheduler.max_num_seqs
+                peak = max_throughput(deployment, lengths, stack.scheduler.mode(), max_num_seqs=most, engine=engine)
                 requests = peak.decoding / layout.dp
             else:
                 requests = case.number("concurrency" if case.kind == "serve" else "batch_size") / layout.dp
@@ -175,7 +175,7 @@ class _Group:
         return closed_loops(
             self.deployment,
             self.works,
-            self.stack.mode(),
+            self.stack.scheduler.mode(),
             np.array(concurrency, dtype=np.float64),
             engine=self.engine,
             rounds=None if rounds is None else np.array(rounds),
@@ -185,7 +185,7 @@ class _Group:
         """Median and mean inter-token time of each case with a number of requests on all replicas [s]."""
         layout = self.deployment.layout
         each = np.array(requests, dtype=np.float64)[:, None] / (layout.attention_dp * layout.pp * layout.dp)
-        work, mode = Workloads.of(self.works), self.stack.mode()
+        work, mode = Workloads.of(self.works), self.stack.scheduler.mode()
         mean_s = steady_state(self.engine, work, mode, each).tpot_s
         return median_step_s(self.engine, work, mode, each)[:, 0], mean_s[:, 0]
 
@@ -303,7 +303,7 @@ def _max_throughput(predictor: Predictor, group: _Group) -> Sequence[Predicted]:
     rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight. Runs whose lengths have a long
     tail are simulated.
     """
-    unlimited = unlimited_requests(group.deployment, group.stack.max_num_seqs)
+    unlimited = unlimited_requests(group.deployment, group.stack.scheduler.max_num_seqs)
     loops = group.loops([unlimited] * len(group.cases))
     waves = [_waves(case, loop, unlimited) for case, loop in zip(group.cases, loops, strict=True)]
     ends = group.loops([max(rest, 1.0) for _, rest in waves])
@@ -335,7 +335,7 @@ def output_rate(deployment: Deployment, stack: Stack, case: Case) -> float:
     requests = run_of(case)
     longest = int(np.max(requests.input_len + requests.output_len))
     pool = pool_of(deployment, stack, cache=CacheConfig(longest=longest))
-    result = simulate(requests, pool, beyond_s=stack.first_token_s)
+    result = simulate(requests, pool, beyond_s=stack.arrivals.first_token_s)
     return float(np.sum(requests.output_len) / np.max(result.finish_s))
 
 

@@ -228,7 +228,7 @@ EFFECTS: Mapping[str, Effect] = {
         Effect(
             name="routing popularity",
             without="experts chosen uniformly",
-            scheduler=lambda stack: replace(stack, popular_experts=False),
+            scheduler=lambda stack: stack.with_values({"experts.popular": False}),
         ),
         Effect(
             name="separate quantisation",
@@ -238,14 +238,14 @@ EFFECTS: Mapping[str, Effect] = {
         Effect(
             name="synchrony",
             without="prompts arrive independently",
-            scheduler=lambda stack: replace(stack, synchrony=0.0),
+            scheduler=lambda stack: stack.with_values({"arrivals.synchrony": 0.0}),
         ),
         Effect(name="burst", without="no request waits for the initial burst", fixed={"burst_share": 0.0}),
         Effect(name="first token", without="no time outside the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
         Effect(
             name="mixed passes",
             without="prompts always alone in a pass",
-            scheduler=lambda stack: replace(stack, admission="prefill_first"),
+            scheduler=lambda stack: stack.with_values({"scheduler.admission": "prefill_first"}),
         ),
         Effect(
             name="small kernels",

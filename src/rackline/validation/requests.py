@@ -186,7 +186,7 @@ class ServedRun:
             RacklineError: they do not fit on the server.
         """
         pool = pool_of(self.deployment, self.stack, cache=self.cache, speculation=self.speculation)
-        return simulate(self.requests, pool, beyond_s=self.stack.first_token_s)
+        return simulate(self.requests, pool, beyond_s=self.stack.arrivals.first_token_s)
 
 
 def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
@@ -201,14 +201,16 @@ def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
     deployment = resolver.deployments(case)[0]
     around = resolver.stack(case)
     key = "gpu_memory_utilization"
-    fraction = cache.get(key) or engine.get(key) or around.memory_fraction
+    fraction = cache.get(key) or engine.get(key) or around.memory.memory_fraction
     if not is_number(fraction) or fraction > 1.0:
         raise InputError(what=key, given=fraction, allowed="a number above 0 and at most 1", where=case.where)
-    around = replace(
-        around,
-        max_num_seqs=_whole(engine, "max_num_seqs") or around.max_num_seqs,
-        max_batched_tokens=_whole(engine, "max_num_batched_tokens") or around.max_batched_tokens,
-        memory_fraction=float(fraction),
+    scheduler = around.scheduler
+    around = around.with_values(
+        {
+            "scheduler.max_num_seqs": _whole(engine, "max_num_seqs") or scheduler.max_num_seqs,
+            "scheduler.max_batched_tokens": _whole(engine, "max_num_batched_tokens") or scheduler.max_batched_tokens,
+            "memory.memory_fraction": float(fraction),
+        }
     )
     drafts = _whole(_table(engine, "speculative_config"), "num_speculative_tokens")
     caching = cache.get("enable_prefix_caching", engine.get("enable_prefix_caching"))
@@ -220,7 +222,7 @@ def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
         cache=CacheConfig(
             pool_tokens=_whole(cache, "num_kv_tokens") or None,
             block_size=_whole(cache, "block_size") or _whole(engine, "block_size") or 16,
-            prefix_caching=around.admission == "chunked" if caching is None else bool(caching),
+            prefix_caching=around.scheduler.admission == "chunked" if caching is None else bool(caching),
         ),
         speculation=usual_speculation(drafts) if drafts else PLAIN,
     )
@@ -358,9 +360,10 @@ def requests_per_s(resolver: Resolver, case: Case) -> float:
         adapter, tokens = _adapters(deployment.model, case, requests, float(size.bytes_per_token))
         taken = adapter.resident * tokens
         deployment = replace(deployment, model=replace(deployment.model, adapter=adapter))
+    budget = pool_tokens // _SHARE_OF_A_PASS
     pool = pool_of(
         deployment,
-        replace(resolver.stack(case), max_batched_tokens=pool_tokens // _SHARE_OF_A_PASS, max_num_seqs=1000),
+        resolver.stack(case).with_values({"scheduler.max_batched_tokens": budget, "scheduler.max_num_seqs": 1000}),
         cache=CacheConfig(pool_tokens=int(pool_tokens - taken), reserve="prompt"),
         policy_name="prefill-first",
     )

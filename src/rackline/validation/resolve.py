@@ -45,24 +45,29 @@ Kept = TypeVar("Kept")
 # Parts of a training layout that serving does not have.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
 _PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")
-_LAUNCHED = ("prompt_graph_tokens", "batch_wait_steps", "max_batched_tokens")
-"""Settings of launch commands; the last one holds for runs at unlimited rate."""
-_STATED = {
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_batched_tokens",
-    "memory_fraction": "memory_fraction",
+_LAUNCHED = {
+    "prompt_graph_tokens": "graphs.captured_prompt_tokens",
+    "batch_wait_steps": "scheduler.batch_wait_steps",
 }
-"""Key of a case → setting of its stack."""
+"""Setting of a launch command → key of its stack."""
+_LAUNCHED_AT_ANY_RATE = {**_LAUNCHED, "max_batched_tokens": "scheduler.max_batched_tokens"}
+"""The same for runs at unlimited rate."""
+_STATED: Mapping[str, tuple[str, type[int] | type[float]]] = {
+    "max_num_seqs": ("scheduler.max_num_seqs", int),
+    "max_num_batched_tokens": ("scheduler.max_batched_tokens", int),
+    "memory_fraction": ("memory.memory_fraction", float),
+}
+"""Key of a case → key of its stack, and its type."""
 _OF_DEPLOYMENT = attrgetter(
     "name",
-    "routing",
-    "host_s_per_step",
-    "gap_s_per_layer",
-    "untuned_experts",
-    "untuned_slowdown",
-    "padded_experts",
-    "padded_below_tp",
-    "sample_bytes_per_logit",
+    "experts.routing",
+    "host.s_per_step",
+    "host.gap_s_per_layer",
+    "experts.untuned",
+    "experts.untuned_slowdown",
+    "experts.padded",
+    "experts.padded_below_tp",
+    "kernels.sample_bytes_per_logit",
 )
 _ARCHITECTURE_KEYS = (
     "num_layers",
@@ -199,8 +204,15 @@ class Resolver:
         found = _as_started(self._plain_stack(case), case)
         if self.calibration_name != "unit":
             return found
-        scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
-        return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
+        scheduler = found.scheduler
+        return IDEAL.with_values(
+            {
+                "scheduler.admission": scheduler.admission,
+                "scheduler.max_batched_tokens": scheduler.max_batched_tokens,
+                "scheduler.max_num_seqs": scheduler.max_num_seqs,
+                "memory.memory_fraction": found.memory.memory_fraction,
+            }
+        )
 
     def _plain_stack(self, case: Case) -> Stack:
         """The stack that comes with the calibration that was asked for, else that of the case."""
@@ -353,14 +365,15 @@ def _as_started(found: Stack, case: Case) -> Stack:
     """The stack with what a case or its benchmark states: graphs, sequences and tokens of a pass, memory."""
     launch, changes = launched_of(case), dict[str, Any]()
     for launched in launch:
-        for name in _LAUNCHED if case.kind == "max-throughput" else _LAUNCHED[:-1]:
+        for name, key in (_LAUNCHED_AT_ANY_RATE if case.kind == "max-throughput" else _LAUNCHED).items():
             if (value := getattr(launched, name)) is not None:
-                changes[name] = value
-    for name, of in _STATED.items():
+                changes[key] = value
+    for name, (key, number) in _STATED.items():
         if case.values.get(name) is not None:
-            changes[of] = type(getattr(found, of))(case.number(name))
-    offline = case.values.get("offline", any(launched.offline for launched in launch))
-    return replace(found.offline() if offline else found, **changes)
+            changes[key] = number(case.number(name))
+    if case.values.get("offline", any(launched.offline for launched in launch)):
+        found = replace(found, scheduler=found.scheduler.offline())
+    return found.with_values(changes)
 
 
 def layout_parts(case: Case, known: Sequence[str], others: Sequence[str] = ()) -> dict[str, int]:

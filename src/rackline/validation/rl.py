@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar, cast
 
 from rackline.arch import Model
@@ -74,7 +73,8 @@ def _asked(resolver: Resolver, case: Case) -> tuple[RlJob, Schedule]:
     numbers = calibration(case.text("engine") or default_stack(model, rack), chip)
     around = stack_named(case.text("engine"), numbers, chip)
     if case.values.get("eager"):
-        around = replace(around, eager_decode=True, graph_tokens=0, prompt_graph_tokens=0)
+        eager = {"graphs.eager_decode": True, "graphs.captured_tokens": 0, "graphs.captured_prompt_tokens": 0}
+        around = around.with_values(eager)
     serving = System.of(
         model,
         rack,

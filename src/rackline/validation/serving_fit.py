@@ -176,16 +176,17 @@ def prompts_of(cases: Sequence[Case], calibration: str = "auto") -> list[Prompts
 
     def prompts(case: Case) -> Prompts | None:
         around = predictor.resolver.stack(case)
-        if not around.eager_decode:
+        if not around.graphs.eager_decode:
             return None
         deployment = predictor.resolver.deployments(case)[0]
-        alone = predictor.engine(deployment, replace(around, prefill_slowdown=1.0, eager_s_per_layer=0.0))
+        fast = around.with_values({"graphs.prefill_slowdown": 1.0, "graphs.eager_s_per_layer": 0.0})
+        alone = predictor.engine(deployment, fast)
         sizes = case.number("batch_size"), case.number("input_len"), 1.0
         return Prompts(
             case=case,
             stack=around.name,
             kernels_s=static_batch(deployment, *sizes, engine=alone).prefill_s,
-            launches_s=alone.num_layers * around.eager_s_per_layer,
+            launches_s=alone.num_layers * around.graphs.eager_s_per_layer,
             measured_s=case.measured["prefill_s"],
         )
 
@@ -207,7 +208,8 @@ def with_slowdown(slowdown: float, stacks: Collection[str]) -> Callable[[Stack],
     """Engines of these names before CUDA graphs with this slowdown; others as they are."""
 
     def changed(found: Stack) -> Stack:
-        return replace(found, prefill_slowdown=slowdown) if found.eager_decode and found.name in stacks else found
+        concerned = found.graphs.eager_decode and found.name in stacks
+        return found.with_values({"graphs.prefill_slowdown": slowdown}) if concerned else found
 
     return changed
 
@@ -238,7 +240,8 @@ def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) 
     def errors(values: Values) -> Array:
         found: list[float] = []
         for pools, work, users, measured in ready:
-            stack = replace(pools.first.stack, **values).prefill_pool()
+            stack = pools.first.stack.with_values({f"arrivals.{name}": value for name, value in values.items()})
+            stack = stack.prefill_pool()
             # the copy shares the caches of the pools, which do not depend on these parameters
             loop = replace(pools, first=replace(pools.first, stack=stack)).closed_loop(work, users)
             found.append(float(np.log(loop.ttft_s / measured)))
@@ -300,9 +303,7 @@ def step_of(predictor: Predictor, case: Case) -> Step:
         RacklineError: it cannot be predicted.
     """
     around = predictor.resolver.stack(case)
-    bare = replace(
-        around, host_s_per_step=0.0, host_s_per_sequence=0.0, untuned_slowdown=1.0, sample_bytes_per_logit=0.0
-    )
+    bare = with_engine_numbers(around, np.array([0.0, 0.0, 0.0, 1.0]))
     deployment = predictor.resolver.deployments(case, stack=bare)[0]
     model = cast("Model", deployment.model)
     engine, work = predictor.engine(deployment, IDEAL), workload_of(case)
@@ -312,16 +313,16 @@ def step_of(predictor: Predictor, case: Case) -> Step:
     times = engine.time_table(False)
     kernels = alone = float(engine.seconds(batch, times, two_batch_overlap=False))
     prompts = float(median_prompts(np.array(b / (work.output_len - 1.0)))) * work.new_tokens
-    prompts = max(min(prompts, around.max_batched_tokens - b), 0.0)
-    launched = b + prompts > around.held_tokens
+    prompts = max(min(prompts, around.scheduler.max_batched_tokens - b), 0.0)
+    launched = b + prompts > around.graphs.held_tokens
     if prompts > 0.0:
         chunk = min(work.new_tokens, prompts)
         mixed = replace(batch, prefill_sequences=prompts / chunk, chunk_tokens=chunk)
         extra = float(engine.seconds(mixed, times, two_batch_overlap=False)) - alone
-        kernels += (around.prefill_slowdown if launched else 1.0) * extra
+        kernels += (around.graphs.prefill_slowdown if launched else 1.0) * extra
     experts = {row.name: row for row in engine.table.time(batch).rows}.get("experts")
     of = f"{chip.generation} {deployment.precision.expert_weights}"
-    untuned = experts.seconds if experts is not None and of in around.untuned_experts else 0.0
+    untuned = experts.seconds if experts is not None and of in around.experts.untuned else 0.0
     return Step(
         case=case,
         mixture=experts is not None,
@@ -329,7 +330,7 @@ def step_of(predictor: Predictor, case: Case) -> Step:
         kernels_s=kernels,
         untuned_s=untuned,
         bytes_s=b * model.vocab_size / (_REACHED * chip.hbm_bytes_per_s),
-        launches_s=launched * engine.num_layers * around.eager_s_per_layer,
+        launches_s=launched * engine.num_layers * around.graphs.eager_s_per_layer,
         sequences=b,
     )
 
@@ -350,15 +351,21 @@ def with_engine(numbers: Array) -> Callable[[Stack], Stack]:
     """Stacks of the versions that have the four numbers, with these; others as they are."""
 
     def changed(found: Stack) -> Stack:
-        if not found.sample_bytes_per_logit:
+        if not found.kernels.sample_bytes_per_logit:
             return found
-        step_s, each_s, logit_bytes, slowdown = (float(value) for value in numbers)
-        return replace(
-            found,
-            host_s_per_step=step_s,
-            host_s_per_sequence=each_s,
-            sample_bytes_per_logit=logit_bytes,
-            untuned_slowdown=slowdown,
-        )
+        return with_engine_numbers(found, numbers)
 
     return changed
+
+
+def with_engine_numbers(found: Stack, numbers: Array) -> Stack:
+    """Return a stack with the four numbers, in the order of NAMES."""
+    step_s, each_s, logit_bytes, slowdown = (float(value) for value in numbers)
+    return found.with_values(
+        {
+            "host.s_per_step": step_s,
+            "host.s_per_sequence": each_s,
+            "kernels.sample_bytes_per_logit": logit_bytes,
+            "experts.untuned_slowdown": slowdown,
+        }
+    )
