@@ -149,13 +149,15 @@ def test_the_search_finds(address: str, browser: Browser, asked: str, found: str
     page = browser.new_page()
     page.set_default_timeout(120_000)
     first, said = "", ""
-    # Words typed before the theme's scripts have begun are sometimes never looked for, so the page is loaded anew.
-    for wait_s in (5, 10, 20, 40, 80):
-        page.goto(address + "index.html", wait_until="networkidle")
-        page.locator("input.md-search__input").click()
-        page.locator("input.md-search__input").fill(asked)
+    page.goto(address + "index.html", wait_until="networkidle")
+    typed = page.locator("input.md-search__input")
+    typed.click()
+    # words typed before the theme's worker has the index are never looked for, so they are typed again, key by key
+    for _ in range(30):
+        typed.fill("")
+        typed.press_sequentially(asked)
         with contextlib.suppress(TimeoutError):
-            first = page.locator(".md-search-result__link").first.get_attribute("href", timeout=1000 * wait_s) or ""
+            first = page.locator(".md-search-result__link").first.get_attribute("href", timeout=5000) or ""
             said = page.locator(".md-search-result").inner_text().lower()
         if found in said + first:
             break
