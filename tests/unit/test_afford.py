@@ -223,3 +223,16 @@ def test_a_figure_of_nothing_says_why() -> None:
     figure = rl.afford("llama-3.1-405b", on="l40s-8", users=300, use="chat").plot()
     assert figure.subtitle == "no model fits on any cluster"
     assert figure.description == "$ a month: no model fits on any cluster."
+
+
+@pytest.mark.parametrize(
+    ("paid", "terms", "months"),
+    [({"rent": "reserved-3y"}, "reserved for three years", 36), ({"rent": "on-demand"}, "on demand", 0),
+     ({"price": 2.0}, "on demand", 0)],
+    ids=str,
+)  # fmt: skip
+def test_a_rent_that_is_named_keeps_its_name_and_binds_as_long(paid: dict[str, Any], terms: str, months: int) -> None:
+    (offer,) = asked(users=1000, think_time="20s", **paid).offers
+    (way,) = offer.ways
+    assert way.terms == terms
+    assert way.bound_months == months

@@ -21,6 +21,7 @@ from rackline.pricing.terms import Quality
 from rackline.units import format_count, format_seconds, format_usd, several
 
 with late:
+    from rackline import hardware
     from rackline.display import column, wording
     from rackline.pricing import bought, terms
     from rackline.report import choice_report, pricing_figures
@@ -113,7 +114,8 @@ class Offer:
         reason: why nothing does; empty otherwise.
         tpot_s: mean time per output token [s].
         ttft_s: mean time to the first token [s].
-        usd_per_mtok_output_all_in: of the plan, at the catalogue's default rent [USD per million output tokens].
+        usd_per_mtok_output_all_in: of the plan, at the rent or price of the question, else the default [USD per million
+            output tokens].
         quality: a public score of the model; None without one.
         ways: the fleet under each way to pay.
         best: the one of them that serves most users within the budget, or that costs least; None without any.
@@ -383,5 +385,7 @@ def _ways(question: AffordQuestion, cluster: Any) -> tuple[terms.Terms, ...]:
     """The ways to pay that are asked for."""
     if question.given("rent", "price"):
         usd = cluster.usd_per_chip_hour
-        return () if usd is None else (terms.Terms(kind="on_demand", usd_per_chip_hour=usd, how=cluster.rent),)
+        kind = "on_demand" if question.rent is None else hardware.parse_rent_kind(question.rent)
+        how = cluster.rent or "at the price that was given"
+        return () if usd is None else (terms.asked_terms(kind, usd, how),)
     return terms.find_terms(cluster, question.terms)

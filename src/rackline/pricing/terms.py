@@ -120,6 +120,16 @@ def terms_of(name: str) -> tuple[Terms, ...]:
     return tuple(found)
 
 
+def asked_terms(kind: TermKind, usd_per_chip_hour: float, how: str) -> Terms:
+    """Return the terms of a kind of rent or a price that a question names.
+
+    Args:
+        usd_per_chip_hour: price while the chip is held [USD/h].
+        how: kind, date and origin in words.
+    """
+    return Terms(kind=kind, usd_per_chip_hour=usd_per_chip_hour, how=how, months=_MONTHS.get(kind, 0))
+
+
 def find_terms(cluster: Cluster, kinds: tuple[str, ...]) -> tuple[Terms, ...]:
     """The ways to pay for the chips of a cluster, of some kinds.
 

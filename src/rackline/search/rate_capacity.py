@@ -1,4 +1,4 @@
-"""The highest request rate that a deployment serves within latency limits, and how well it is known.
+"""The rate of `simulate --capacity`: the highest that a server serves within limits, with its confidence interval.
 
 All rates see the same requests at scaled times, so latency is a smooth function of the rate. With its percentile, both
 ends of the percentile's confidence interval are such functions; the rates at which these cross the limit are the ends

@@ -1,4 +1,6 @@
-"""The highest request rate of a deployment at which its limits hold in simulation, and the most that its passes allow.
+"""The request rate that `plan` promises: the highest at which a deployment keeps its limits in simulation.
+
+`sustained_rate` searches it, and `most_requests_per_s` rules out what cannot be of use.
 
 A replica's ranks and micro-batches step together, and a pass takes as long as the slowest of them. So over a long time
 T its passes last at least as long as those of the mean rank: with n_k sequences decoding and c_k prompt tokens in pass

@@ -150,8 +150,9 @@ class TrainingCommunication:
         expert_inside, expert_outside: Time of the expert exchange over its bytes at the speed of the link, within and
             across scale-up domains [1].
         pipeline_exposed: Share of the sends between stages that does not hide behind other micro-batches [1].
-        data_exposed: Share of the gradient exchange that shows [1].
-        shard_exposed: Share of gathers of sharded weights that shows [1].
+        data_exposed: Visible time of the exchange of gradients that are not sharded (ZeRO-0 and 1), over the time of
+            the links alone; above 1 where they are slower [1].
+        shard_exposed: The same of sharded weights and gradients (ZeRO-2 and 3) [1].
         forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
         dispatch_bytes: An element of a token on its way to experts whose products run in 8 bits [bytes].
     """
