@@ -218,8 +218,8 @@ class Scheduled(Question):
 
     stack: str | None = option(
         "text",
-        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
-        "calibration by default",
+        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; the calibration's by "
+        "default",
         default=None,
         group=_SERVER,
     )
@@ -290,7 +290,7 @@ class PromptReplicas(Question):
         group=_POOLS,
     )
     prefill_layout: MaybeLayout = option(
-        "text", "layout of the prefill replicas; that of the decode replicas by default", default=None, group=_POOLS
+        "text", "layout of the prefill replicas; the decode replicas' by default", default=None, group=_POOLS
     )
     kv_link: Number = option(
         "rate",

@@ -177,7 +177,7 @@ class LaidOut(Question):
     )
     context_parallel: ContextName | None = option(
         "text",
-        "context parallelism, where cp is above 1: ring, all-gather or ulysses; that of the stack by default",
+        "context parallelism, where cp is above 1: ring, all-gather or ulysses; the stack's by default",
         default=None,
         choices=get_args(ContextName),
     )
@@ -225,7 +225,7 @@ class TrainQuestion(FineTuned, LaidOut, TrainingTokens, OnCluster, Operated):
     precision: Text = option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4", default="bf16")
     optimizer: str | None = option(
         "text",
-        "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default",
+        "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; the stack's by default",
         default=None,
     )
     stack: str | None = option(

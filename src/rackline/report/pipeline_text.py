@@ -49,7 +49,7 @@ def gantt_text(
 
 
 def waits_text(timeline: schedules.Timeline, bubble_fraction: float | None) -> str:
-    """Return which share of the step a stage waits; that of the timeline where none is given."""
+    """Say which share of the step a stage waits: `bubble_fraction`, or the timeline's own share if it is None."""
     share_waiting = timeline.bubble_fraction if bubble_fraction is None else bubble_fraction
     return f"{format_percent(share_waiting)} of the step waits"
 

@@ -269,7 +269,7 @@ class StackExperts:
             popularity; none where they do not [count].
         redundant: Copies of popular experts where they are rearranged [count].
         untuned: Chip generation and data type of experts whose kernels have no tuned configuration.
-        untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
+        untuned_slowdown: How many times as long such kernels take as the tuned ones in the tables [ratio].
         padded: Chip generation and data type of experts whose kernel pads each expert of a rank to whole tiles, chosen
             or not.
         padded_below_tp: Chips that share an expert from which another kernel runs; none where it always does [chips].
@@ -386,17 +386,17 @@ class Stack(CatalogueObject):
         )
 
     def on(self, version: str, chip: Chip | None) -> Stack:
-        """The stack in a version on a chip.
+        """Return the stack in a version on a chip.
 
         Args:
             version: such as "0.6.3.post1"; the newest if empty or not a number.
             chip: whose memory and name some defaults depend on.
         """
-        numbers, found = version_numbers(version), self
+        numbers, stack = version_numbers(version), self
         for entry in self.defaults:
             if entry.holds(numbers, chip):
-                found = found.with_values(changed_keys(entry, Variation))
-        return found
+                stack = stack.with_values(changed_keys(entry, Variation))
+        return stack
 
     def prefill_pool(self) -> Stack:
         """Return the stack of prefill-only workers: as fast as the kernels, with a handover to a decode worker."""

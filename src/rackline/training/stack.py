@@ -131,7 +131,7 @@ class TrainingKernels:
         return lookup(self.expert_slowdown, chip.generation, "*")
 
     def flash(self, chip: Chip) -> float:
-        """Return the time of fused attention in a step over that of the kernel alone, forward [1]."""
+        """Return how many times as long fused attention takes in a step as its kernel alone, forward [1]."""
         return self.flash_of(chip.generation)
 
     def flash_of(self, generation: str) -> float:
@@ -191,7 +191,7 @@ class TrainingHost:
     graphed_mixtures: tuple[Text, ...] = ()
 
     def over_x86(self, chip: Chip) -> float:
-        """Return the time of the host beside a chip over that of a plain x86 host [1]."""
+        """Return how many times as long the host beside a chip takes as a plain x86 host [1]."""
         return self.grace_over_x86 if chip.grace else 1.0
 
 
