@@ -20,6 +20,8 @@ from rackline.search.launch_rules import CHECKS, Asked, launch_rules, rules_of
 from rackline.search.pools import without_context
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints
+from rackline.validation.cases import shipped_cases
+from rackline.validation.run import read_cases
 
 CHUNKED = Mode(admission="chunked", max_batched_tokens=2048)
 
@@ -68,12 +70,55 @@ STARTED = [
     ("sglang", Layout(tp=8), {"of": "llama-3.1-70b", "mode": Mode(admission="prefill_first")}),
     ("sglang", Layout(tp=1, attention_dp=72, ep=72), {"on": "gb200-nvl72"}),
     ("trtllm", Layout(tp=1, attention_dp=8, ep=4, moe_tp=2), {}),
+    *(
+        (engine, Layout(tp=tp, moe_tp=tp), {"of": of, "on": "dgx-h100"})
+        for engine in ("vllm", "sglang", "trtllm")
+        for of in ("gpt-oss-20b", "gpt-oss-120b")
+        for tp in (2, 4, 8)
+    ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("engine", "layout", "more"), STARTED)
 def test_what_an_engine_starts_is_not_refused(engine: str, layout: Layout, more: dict[str, object]) -> None:
     assert launch_rules(engine).refusal(asked(layout, **more)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("label", ["fp8_block", "int4", "fp4"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_other_types_with_shared_scales_are_not_cut(engine: str, label: str) -> None:
+    """fp8_utils.py, auto_awq.py and modelopt.py of vLLM raise where a rank's share is no multiple of the group."""
+    qwen = model("qwen3-235b-a22b").moe()  # type: ignore[union-attr]
+    assert qwen is not None
+    groups = {"fp8_block": 128, "int4": 128, "fp4": 16}
+    for tp in (2, 4, 8, 16, 32, 64):
+        one = asked(Layout(tp=tp, moe_tp=tp), "qwen3-235b-a22b", "gb200-nvl72", label)
+        refused = "share a scale" in str(launch_rules(engine).refusal(one))
+        assert refused == (qwen.d_expert // tp % groups[label] != 0), tp
+
+
+def test_vllm_does_not_cut_blocks_that_it_makes_while_loading() -> None:
+    """vllm 0.33.0, online/mxfp4.py:186; 1536 / 64 is 24 values, less than a block."""
+    fine, cut = (asked(Layout(tp=tp, moe_tp=tp), "qwen3-235b-a22b", "gb200-nvl72", "mxfp4") for tp in (16, 64))
+    assert launch_rules("vllm").refusal(fine) is None
+    assert "share a scale" in str(launch_rules("vllm").refusal(cut))
+
+
+def test_engines_start_every_layout_that_somebody_measured_with_gpt_oss() -> None:
+    """The open cases have servers of vLLM with tp=2, 4 and 8, and of TensorRT-LLM with tp=4 and 8."""
+    seen = set[tuple[str, int]]()
+    for case in read_cases(shipped_cases()).cases:
+        engine = getattr(case, "stack", None)
+        if "gpt-oss" not in case.model or engine not in ("vllm", "sglang", "trtllm") or case.kind != "serve":
+            continue
+        parts = dict(case.layout or {})
+        tp, ep = parts.get("tp", 1), parts.get("ep", 1)
+        if parts.get("attention_dp", 1) > 1:
+            continue
+        layout = Layout(tp=tp, ep=ep, moe_tp=tp // ep)
+        assert launch_rules(engine).refusal(asked(layout, case.model, "dgx-h100")) is None
+        seen.add((engine, tp))
+    assert {("vllm", 8), ("trtllm", 4), ("trtllm", 8)} <= seen
 
 
 def test_a_grid_is_judged_as_its_layouts_are_one_by_one() -> None:

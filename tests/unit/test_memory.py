@@ -16,6 +16,7 @@ from rackline.parallel.memory import (
     sampling_bytes,
     weight_bytes,
 )
+from rackline.parallel.work import MX_BLOCK, expert_width
 from rackline.plain import plain
 
 FRACTIONS: tuple[FractionOf, ...] = ("memory", "free", "static")
@@ -43,6 +44,38 @@ def test_known_sizes() -> None:
     p = types("bf16", "llama-3.1-70b", "dgx-h100")
     held = sum(float(v) for v in weight_bytes(model("llama-3.1-70b"), Layout(tp=8), p).values())
     assert held == pytest.approx(141.1e9 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
+def test_ranks_get_the_fewest_mxfp4_blocks_that_cover_an_expert(name: str) -> None:
+    """As vllm 0.33.0 (gpt_oss.py:579) and sglang 0.5.23 (gpt_oss.py:992) cut them: 23 blocks at tp=4, 12 at tp=8."""
+    moe = model(name).moe()
+    assert moe is not None
+    widths = {ranks: float(expert_width(moe.d_expert, ranks, "mxfp4")) for ranks in (1, 2, 3, 4, 6, 8, 16, 32)}
+    assert (widths[1], widths[4], widths[8]) == (2880, 736, 384)
+    for ranks, width in widths.items():
+        assert width % MX_BLOCK == 0
+        assert ranks * width >= moe.d_expert > ranks * (width - MX_BLOCK)
+        assert float(expert_width(moe.d_expert, ranks, "bf16")) == moe.d_expert / ranks
+
+
+@pytest.mark.parametrize(("tp", "kept"), [(4, 768), (8, 384)])  # 736 and 384 in multiples of 128
+def test_a_rank_of_gpt_oss_keeps_and_computes_whole_blocks(tp: int, kept: int) -> None:
+    """Memory: vllm 0.33.0, fused_moe/oracle/mxfp4.py:866 (Marlin) keeps experts as multiples of 256 by 128."""
+    name = "gpt-oss-120b"
+    moe, layout = model(name).moe(), Layout(tp=tp, moe_tp=tp)
+    assert moe is not None
+    held = float(weight_bytes(model(name), layout, types("native", name, "dgx-h100"))["experts"])
+    values = 36 * 128 * 3 * 3072 * kept  # layers, experts, matrices; 2880 values of d_model in multiples of 256
+    biases = 36 * 128 * (2 * kept + 3072) * 2.0
+    assert held == pytest.approx(values * (0.5 + 1 / 32) + biases)
+    one, several = (
+        next(row for row in deploy(name, text, label="native").table().rows if row.name == "experts")
+        for text in ("tp=1", f"tp={tp}")
+    )
+    per_pair = float(several.compute["expert_tokens"]) / float(one.compute["expert_tokens"])
+    assert per_pair == pytest.approx(float(expert_width(moe.d_expert, tp, "mxfp4")) / moe.d_expert)
+    assert per_pair > 1 / tp
 
 
 def test_parts_sum_to_used_and_used_plus_free_is_usable() -> None:

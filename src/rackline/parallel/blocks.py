@@ -16,7 +16,16 @@ from rackline.arch.kinds import LATENT_KERNELS, STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
-from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, Weights, gemm_row, layers_with, text_of
+from rackline.parallel.work import (
+    TILE,
+    AttentionWork,
+    ExpertsWork,
+    Weights,
+    expert_width,
+    gemm_row,
+    layers_with,
+    text_of,
+)
 from rackline.passes import features as f
 from rackline.passes.features import FloatLike
 from rackline.passes.row import Row
@@ -299,13 +308,13 @@ def padded_experts_row(row: Row, model: Model, ffn: MoeFfn, *, count: int, layou
 
 def experts_work(model: Model, ffn: MoeFfn, layout: Sharding, weights: Weights) -> ExpertsWork:
     """Work of the routed experts of a rank."""
-    width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
+    width = expert_width(ffn.d_expert, layout.moe_tp, weights.stored)
     return ExpertsWork.of(ffn.expert_d_in(model.d_model), width, matrices=ffn.matrices, **weights.sizes)
 
 
 def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights, chip: Chip) -> Row:
     """Routed experts of the busiest rank: weights of a touched expert once, FLOP per token-expert pair."""
-    width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
+    width = expert_width(ffn.d_expert, layout.moe_tp, weights.stored)
     shared = np.asarray(layout.attention_dp) > 1
     d_in = ffn.expert_d_in(model.d_model)
     work = experts_work(model, ffn, layout, weights)

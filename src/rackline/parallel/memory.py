@@ -13,7 +13,14 @@ from rackline.errors import InputError
 from rackline.hardware import Chip
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
-from rackline.parallel.work import adapter_bytes, most_sequences, tower_activation_bytes, tower_bytes, tower_layout
+from rackline.parallel.work import (
+    adapter_bytes,
+    expert_width,
+    most_sequences,
+    tower_activation_bytes,
+    tower_bytes,
+    tower_layout,
+)
 from rackline.passes.features import Array, FloatLike, as_array, is_traced
 
 FractionOf = Literal["memory", "free", "static"]
@@ -147,14 +154,11 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
             add("ffn", layers * sum((p.shard_weights(tp) for p in ffn.projections(d)), 0.0) * linear)
             continue
         local = np.ceil(ffn.num_experts / as_array(layout.ep))
-        one = (
-            ffn.matrices
-            * _stored(ffn.expert_d_in(d), _FP4_WIDE, expert)
-            * _stored(ffn.d_expert / as_array(layout.moe_tp), _FP4_NARROW, expert)
-        )
+        cut_width = expert_width(ffn.d_expert, layout.moe_tp, precision.expert_weights)
+        one = ffn.matrices * _stored(ffn.expert_d_in(d), _FP4_WIDE, expert) * _stored(cut_width, _FP4_NARROW, expert)
         add("experts", layers * local * one * expert)
         if ffn.bias:  # not quantised
-            inner = (ffn.matrices - 1) * _stored(ffn.d_expert / as_array(layout.moe_tp), _FP4_NARROW, expert)
+            inner = (ffn.matrices - 1) * _stored(cut_width, _FP4_NARROW, expert)
             outer = _stored(ffn.expert_d_in(d), _FP4_WIDE, expert)
             add("experts", layers * local * (inner + outer) * other)
         add("router", layers * ffn.router_params(d) * other)
@@ -185,7 +189,9 @@ def _stored(width: FloatLike, multiple: float, element_bytes: float) -> FloatLik
     """A width as it is kept: experts of 4 bits in whole tiles.
 
     Sources: vLLM logs 65.97 GiB for gpt-oss-120b (issue 23278) and 13.72 GiB for gpt-oss-20b, whose checkpoints have
-        60.8 and 12.8: experts of 2880 times 2880 are kept as 3072 times 2944.
+        60.8 and 12.8: experts of 2880 times 2880 are kept as 3072 times 2944. vllm 0.33.0,
+        layers/fused_moe/oracle/mxfp4.py:866, and sglang 0.5.23, srt/layers/quantization/mxfp4.py:465, round to 128 and
+        256 for Marlin; the kernels of other backends to 64 or 128.
     """
     return as_array(width) if element_bytes > _FOUR_BITS else np.ceil(as_array(width) / multiple) * multiple
 
@@ -214,7 +220,8 @@ def allocator_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> 
             tensors += [p.shard_weights(tp) * linear for p in ffn.projections(model.d_model)]
         else:
             outer = _stored(ffn.expert_d_in(model.d_model), _FP4_WIDE, expert)
-            inner = _stored(ffn.d_expert / as_array(layout.moe_tp), _FP4_NARROW, expert)
+            cut_width = expert_width(ffn.d_expert, layout.moe_tp, precision.expert_weights)
+            inner = _stored(cut_width, _FP4_NARROW, expert)
             one = np.ceil(ffn.num_experts / as_array(layout.ep)) * outer * inner
             # each tensor has another that holds the scales of its blocks where there are any
             values = 0.5 if expert < _FOUR_BITS else float(np.floor(expert))

@@ -36,7 +36,7 @@ from rackline.arch import (
     media_of,
 )
 from rackline.hardware import Chip
-from rackline.parallel.layout import Layout, LayoutGrid, Sharding, problem
+from rackline.parallel.layout import IntLike, Layout, LayoutGrid, Sharding, problem
 from rackline.parallel.precision import compute_dtype, operation_dtype, storage_bytes
 from rackline.passes import Batch, Row, features as f
 from rackline.passes.features import FloatLike, as_array
@@ -45,6 +45,30 @@ from rackline.passes.row import Amounts
 T = TypeVar("T")
 
 TILE = 128.0  # rows and columns of a tile of work on one core [elements]
+
+MX_BLOCK = 32  # values that share a scale (OCP Microscaling Formats v1.0)
+
+
+def expert_width(d_expert: int, ranks: IntLike, stored: str) -> FloatLike:
+    """Return the inner width of an expert on the rank with the widest share [elements].
+
+    A rank gets whole blocks of mxfp4, ceil(blocks / ranks) of them, and the last rank is filled up with zeros. Other
+    data types are cut into equal parts. What a kernel pads a share to in addition (multiples of 64 or 128) takes memory
+    (`rackline.parallel.memory`); its time is part of the efficiency that was measured, with one rank as with several.
+
+    Args:
+        ranks: over which the experts are cut (`Layout.moe_tp`).
+        stored: data type of the weights.
+
+    Sources: vllm 0.33.0, model_executor/models/gpt_oss.py:579; sglang 0.5.23, srt/models/gpt_oss.py:992; TensorRT-LLM,
+        _torch/modules/fused_moe/quantization.py, _get_weight_alignment.
+
+    >>> [int(expert_width(2880, ranks, "mxfp4")) for ranks in (1, 2, 4, 8)]  # gpt-oss
+    [2880, 1440, 736, 384]
+    """
+    if stored != "mxfp4":
+        return d_expert / as_array(ranks)
+    return np.ceil(np.ceil(d_expert / MX_BLOCK) / as_array(ranks)) * MX_BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

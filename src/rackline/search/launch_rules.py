@@ -17,6 +17,7 @@ from rackline.catalog import LaunchRule, launch_rules_record, names
 from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.parallel import Layout, LayoutGrid, Precision
+from rackline.parallel.precision import stored_precision
 from rackline.passes import Calibration
 from rackline.passes.features import Array, as_array
 from rackline.serving.workload import Mode
@@ -81,12 +82,17 @@ def _odd_exchange(rule: LaunchRule, asked: Asked) -> Array:
 
 
 def _cut_groups(rule: LaunchRule, asked: Asked) -> Array | bool:
-    """Whether a rank's share of a feed-forward block cuts through weights with a common scale."""
+    """Check whether a rank's share of a feed-forward block cuts through weights with a common scale.
+
+    Experts that the checkpoint stores in mxfp4 are dealt out in whole blocks (`rackline.parallel.work.expert_width`).
+    """
     model, groups = asked.model, rule.groups or {}
     if not isinstance(model, Model):
         return False
     cut: Array | bool = False
     dense, routed = groups.get(asked.precision.linear_weights), groups.get(asked.precision.expert_weights)
+    if asked.precision.expert_weights == "mxfp4" == stored_precision("native", model).expert_weights:
+        routed = None
     tp, moe_tp, moe = as_array(asked.sharding.tp), as_array(asked.sharding.moe_tp), model.moe()
     for layers in model.layer_groups:
         if dense and isinstance(layers.ffn, DenseFfn):
