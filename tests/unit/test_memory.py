@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import rackline as rl
 from helpers import cluster, deploy, layouts, model, types
+from rackline.catalog import names
+from rackline.hardware import Cluster, chip
 from rackline.parallel import Layout, LayoutGrid, ServerMemory, max_sequences, memory_use
 from rackline.parallel.memory import (
     FractionOf,
@@ -17,7 +21,10 @@ from rackline.parallel.memory import (
     weight_bytes,
 )
 from rackline.parallel.work import MX_BLOCK, expert_width
+from rackline.passes import calibration
+from rackline.passes.fallback import best_stack
 from rackline.plain import plain
+from rackline.serving.stack import stack, stack_of
 
 FRACTIONS: tuple[FractionOf, ...] = ("memory", "free", "static")
 OPEN = (
@@ -246,3 +253,47 @@ def test_weights_are_what_a_server_logs(
 def test_learned_positions_are_weights() -> None:
     found = weight_bytes(model("gpt-3-175b"), Layout(), types("bf16", "gpt-3-175b", "dgx-h100"))
     assert found["embedding"] == 2 * 12288 * (50257 + 2048)
+
+
+CARDS_OF_24_GB = ("rtx-4090", "rtx-3090", "a30")
+
+
+def card(name: str) -> Cluster:
+    """One card of a kind, in a host like that of the RTX 4090."""
+    return replace(cluster("rtx-4090-8").with_num_chips(1), chip=chip(name))
+
+
+@pytest.mark.parametrize("name", [one for one in names("chips") if best_stack(chip(one)) == "generic"])
+def test_a_chip_that_nobody_measured_has_the_memory_rule_of_vllm(name: str) -> None:
+    place = chip(name)
+    server = stack_of(calibration("auto", place), place).server_memory()
+    assert server == stack("vllm", chip=place).server_memory()
+
+
+@pytest.mark.parametrize("name", CARDS_OF_24_GB)
+def test_qwen3_32b_in_4_bits_fits_on_one_card_of_24_gb(name: str) -> None:
+    """People run it there every day, with 8k of full-precision cache (oobabooga/textgen issue 6903)."""
+    found = rl.fit("qwen3-32b", on=card(name), precision="int4", context="8k").result
+    assert found.misfit is None
+    assert found.capacity.fitting[0].max_context >= 8192
+
+
+@pytest.mark.parametrize("name", [*CARDS_OF_24_GB, "l4", "a10g"])
+def test_llama_8b_has_room_for_28000_tokens_on_a_card_of_24_gb(name: str) -> None:
+    """vLLM 0.6 logged 31,232 tokens on an RTX 3090 (issue 10517), 0.19 41,408 on an RTX 4090 (LLMServingSim)."""
+    row = rl.fit("llama-3.1-8b", on=card(name), precision="bf16").result.capacity.fitting[0]
+    assert row.max_context >= 28_000
+    if name == "rtx-4090":
+        assert row.max_context == pytest.approx(41_408, rel=0.05)
+
+
+@pytest.mark.parametrize(("engine", "share"), [("vllm", 0.92), ("vllm=0.19.1", 0.9), ("trtllm", 0.9)])
+def test_the_share_of_the_memory_is_the_engines_own_unless_it_is_set(engine: str, share: float) -> None:
+    """vLLM 0.33.0, config/cache.py:215, and 0.19.1, line 41; KvCacheConfig.free_gpu_memory_fraction of TensorRT-LLM."""
+    question = {"on": "dgx-h100", "calibration": engine, "layout": "tp=8"}
+    name, version = (*engine.partition("=")[::2],)
+    used = stack(name, version=version, chip=chip("h100-sxm")).memory.memory_fraction
+    assert used == share
+    if not version:
+        assert rl.fit("llama-3.1-70b", **question).result.capacity.memory_fraction == share
+    assert rl.fit("llama-3.1-70b", **question, memory_fraction=0.8).result.capacity.memory_fraction == 0.8

@@ -12,6 +12,7 @@ import rackline as rl
 from rackline.api.answer import Answer
 from rackline.hardware import chip, cluster, host_bytes_per_s
 from rackline.search.misfit import LESS_WORK, Change, Misfit
+from rackline.units import format_bytes
 
 GB = 1e9
 LLAMA_8B = 8_030_261_248
@@ -55,7 +56,7 @@ def test_parts_of_a_server_are_counted_and_add_up_to_the_chip():
     assert memory.parts["weights"] == pytest.approx(LLAMA_70B * 2 / 8, rel=1e-3)
     assert memory.parts["KV cache"] == pytest.approx(kv, rel=1e-3)
     assert sum(memory.parts.values()) + memory.free_bytes == pytest.approx(chip("h100-sxm").hbm_bytes)
-    assert memory.parts["overhead"] > 0.1 * chip("h100-sxm").hbm_bytes  # a tenth is kept clear
+    assert memory.parts["overhead"] > 0.08 * chip("h100-sxm").hbm_bytes  # gpu_memory_utilization of vLLM is 0.92
 
 
 def test_what_fits_has_no_misfit():
@@ -224,7 +225,8 @@ def test_screen_json_and_figure_say_the_same():
     assert data["misfit"]["memory"]["held_bytes"] == found.memory.held_bytes
     assert "next  --chips 16: $190 per M output tokens" in text
     assert "┃" in text
-    assert "--precision fp8,kv=fp8: 340 GB too much on a chip" in text
+    missing = -change(found, "precision").memory.free_bytes  # type: ignore[union-attr]
+    assert f"--precision fp8,kv=fp8: {format_bytes(missing)} too much on a chip" in text
     frame = answer.tables()["changes"]
     assert [one.setting for one in found.changes if one.fits] == frame["setting"]
 

@@ -55,7 +55,7 @@ class FitQuestion(AdapterQuestion):
     chips: MaybeWhole = shared(CHIPS, default=None)
     layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
-    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
+    memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default=None)
 
     def check_options(self) -> None:
         """Refuse the transfer of adapters, which changes nothing that fits.
@@ -243,7 +243,7 @@ class ExplainQuestion(AdapterQuestion):
         default=None,
     )
     sampling: Sampling = shared(SAMPLING, default="greedy")
-    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
+    memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default=None)
     power_cap: MaybeNumber = shared(POWER_CAP, default=None)
 
     def check_options(self) -> None:

@@ -77,7 +77,9 @@ SAMPLING = Option(
     choices=get_args(Sampling),
 )
 FREE_LAYOUT = Option(kind="text", help="parallel degrees to fix, such as tp=8; the others are searched")
-MEMORY_FRACTION = Option(kind="fraction", help="fraction of HBM that the server may use", unit="1")
+MEMORY_FRACTION = Option(
+    kind="fraction", help="fraction of a chip's memory that the server may use; the engine's own by default", unit="1"
+)
 PRICE = Option(kind="usd_per_hour", help="chip price in USD per hour", unit="USD/h", maximum=MOST_USD)
 RENT = Option(
     kind="text",
@@ -189,7 +191,7 @@ class Served(Question):
         "mixture of request lengths from recorded requests, in the formats that `simulate` reads",
         default=None,
     )
-    memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default="0.9")
+    memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default=None)
     power_cap: MaybeNumber = shared(POWER_CAP, default=None)
     price: MaybeNumber = shared(PRICE, default=None)
     rent: str | None = shared(RENT, default=None)

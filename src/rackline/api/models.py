@@ -20,6 +20,7 @@ from rackline.api.model_options import (
 from rackline.api.question import (
     CalibrationLike,
     MaybeLayout,
+    MaybeNumber,
     Number,
     Settings,
     Whole,
@@ -262,7 +263,7 @@ class EncodeQuestion(MediaQuestion):
     prompt: Number = tokens("text tokens of the prompt", default="100")
     layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
-    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
+    memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default=None)
 
 
 def _encode_summary(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
+from rackline.api.groups import CALIBRATION, CHIPS, PRECISION, PRICE, OnCluster
 from rackline.api.question import (
     MOST_TOKENS,
     CalibrationLike,
@@ -188,7 +188,9 @@ class RlQuestion(TwoLayouts, Lagging, Rollouts, LearningStep, OnCluster):
     chips: MaybeWhole = shared(CHIPS, default=None)
     precision: Text = shared(PRECISION, default="bf16")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
-    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.6")
+    memory_fraction: Number = option(
+        "fraction", "fraction of a chip's memory that the engine of rollouts may use", default="0.6", unit="1"
+    )
     steps: Number = option(
         "count", "steps of the whole run, for days and dollars", default="1000", unit="1", minimum=1.0
     )

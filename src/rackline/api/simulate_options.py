@@ -307,7 +307,7 @@ class ServerCache(Lifetimes):
 
     memory_fraction: MaybeNumber = option(
         "fraction",
-        "fraction of HBM that the server may use; the stack's by default",
+        "fraction of a chip's memory that the server may use; the engine's own by default",
         default=None,
         unit="1",
         group=CACHE,
