@@ -82,19 +82,22 @@ def types_table(rows: Iterable[CheckpointTypes]) -> Sheet[CheckpointTypes]:
     def source(row: CheckpointTypes) -> Text:
         return Text(f"[{said.index(row.read_from) + 1}]", style="yellow" if row.read_from == BY_NAME else "")
 
-    caption = "other: embedding, router, head; KV cache: bf16 without a scheme, which servers take for the model's type"
+    mixture = any(row.expert_weights for row in shown)
+    columns: list[Column[CheckpointTypes]] = [
+        Column("repository", "checkpoint", "words"),
+        Column("linear_weights", "attention, dense"),
+        Column("expert_weights", "experts", getter=lambda row: row.expert_weights or "-"),
+        Column("activations", "inputs", priority=1),
+        Column("expert_activations", "of experts", getter=lambda row: row.expert_activations or "-", priority=1),
+        Column("other_weights", "other"),
+        Column("kv_cache", "KV cache"),
+        Column("read_from", "from", "figures", source),
+    ]
+    other = "embedding, router, head" if mixture else "embedding, head"
+    caption = f"other: {other}; KV cache: bf16 without a scheme, which servers take for the model's type"
     return Sheet(
         "types",
-        [
-            Column("repository", "checkpoint", "words"),
-            Column("linear_weights", "attention, dense"),
-            Column("expert_weights", "experts", getter=lambda row: row.expert_weights or "-"),
-            Column("activations", "inputs", priority=1),
-            Column("expert_activations", "of experts", getter=lambda row: row.expert_activations or "-", priority=1),
-            Column("other_weights", "other"),
-            Column("kv_cache", "KV cache"),
-            Column("read_from", "from", "figures", source),
-        ],
+        [column for column in columns if mixture or "expert" not in column.key],
         shown,
         "data types of released checkpoints",
         "\n".join([caption, *(f"[{number}] {text}" for number, text in enumerate(said, start=1))]),
@@ -311,7 +314,7 @@ def adapter_report(adapter: AppliedAdapter) -> Sheet[Any]:
         [
             Column("name", "module"),
             Column("layers", "layers", "whole"),
-            Column("copies", "experts", "whole"),
+            *([Column("copies", "experts", "whole")] if any(one.copies > 1 for one in adapter.modules) else []),
             Column("inputs", "inputs", "whole", priority=1),
             Column("outputs", "outputs", "whole", priority=1),
             Column("rank", "rank", "whole"),

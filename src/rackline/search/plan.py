@@ -243,7 +243,8 @@ def plan(
         assumptions=(
             f"{'one request length' if workload.mixture is None else 'several request lengths'}; random arrivals",
             "KV of every sequence reserved at its final context",
-            f"{billing(system.cluster)}; experts chosen by {system.routing.label()}",
+            billing(system.cluster),
+            *((f"experts chosen by {system.routing.label()}",) if system.model.is_moe else ()),
             f"calibration {calibration.label} ({calibration.evidence})",
             *((calibration.of_versions,) if calibration.version else ()),
         ),
