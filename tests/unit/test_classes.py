@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,7 +64,7 @@ def test_a_file_gives_shares_limits_and_tiers(tmp_path: Path) -> None:
     assert [(one.latency, one.seconds, one.percentile) for one in chat.limits] == [("ttft_s", 0.3, 90.0)]
     assert [(one.latency, one.seconds, one.percentile) for one in reports.limits] == [("e2e_s", 20.0, 99.0)]
     assert (chat.priority, reports.priority, overnight.priority) == (0, 2, 3)
-    requests = requests_of(_question(_file(tmp_path, TWO + BACKLOG)))
+    requests = requests_of(_question(_file(tmp_path, TWO + BACKLOG)), inf)
     assert requests.classes is not None
     assert np.bincount(requests.classes).tolist()[2] == 60
     assert np.mean(requests.classes[requests.classes < 2] == 0) == pytest.approx(0.75, abs=0.06)
@@ -93,7 +94,7 @@ def test_a_file_gives_shares_limits_and_tiers(tmp_path: Path) -> None:
 )
 def test_a_bad_file_says_where(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        requests_of(_question(_file(tmp_path, text)))
+        requests_of(_question(_file(tmp_path, text)), inf)
 
 
 @pytest.mark.parametrize(
@@ -207,13 +208,13 @@ def test_a_class_has_rates_of_its_own_over_time(tmp_path: Path) -> None:
     own.write_text("time,rate\n0,0\n30,4\n")
     text = TWO.replace('share = "20%"', f'load = "{own}"')
     question = _question(_file(tmp_path, text), load="day", load_time="2min", rate="5", requests=None)
-    requests = requests_of(question)
+    requests = requests_of(question, inf)
     late = requests.arrival_s[requests.classes == 1]
     assert float(late.min()) > 60.0  # stretched with the load, which it is part of
     assert len(late) == pytest.approx(4 * 60, rel=0.25)
     whole = load_of(question)
     assert whole.mean_per_s == pytest.approx(5.0 + 2.0)
-    again = requests_of(question)
+    again = requests_of(question, inf)
     assert again.arrival_s.tolist() == requests.arrival_s.tolist()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -259,7 +260,7 @@ def test_bursts_and_days_keep_the_mean_rate() -> None:
 
 def test_requests_at_equal_distances_can_be_asked_for() -> None:
     asked = SimulateQuestion("llama-3.1-8b", on="dgx-h100", rate="5", input=100, output=10, requests=40, arrival_cv=0)
-    assert np.diff(requests_of(asked).arrival_s) == pytest.approx(0.2)
+    assert np.diff(requests_of(asked, inf).arrival_s) == pytest.approx(0.2)
 
 
 def test_conversations_find_what_was_said_before() -> None:

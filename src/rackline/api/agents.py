@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from rich.text import Text
 
 from rackline.api.answer import Watch
-from rackline.api.resolve import check_context, named
+from rackline.api.resolve import check_context, named, window_of
 from rackline.api.server import Server, server_of
 from rackline.api.simulate_options import SimulateQuestion
-from rackline.api.traffic import lengths_of, sessions_of
+from rackline.api.traffic import lengths_of, note_early_ends, sessions_of
 from rackline.errors import InputError, nearest_name, require
 from rackline.late import late
 from rackline.units import format_seconds, format_usd, parse_whole
@@ -173,10 +173,11 @@ def tasks_of(question: SimulateQuestion, model: arch.AnyModel, watch: Watch) -> 
     known = (*agents.PROFILES, _TURNS)
     if name in agents.PROFILES:
         profile = agents.PROFILES[name]
-        longest = min(profile.max_tokens, getattr(model, "max_context_len", None) or profile.max_tokens)
+        longest = int(min(profile.max_tokens, window_of(model)))
         return replace(profile, max_tokens=longest).draw(rng, max(5 * number, _LEAST_DRAWN), cap_s=cap_s)
     if name == _TURNS:
-        sessions = sessions_of(question)
+        sessions = sessions_of(question, window_of(model))
+        note_early_ends(question, model, 0, watch)
         return sessions.calls(rng, 3 * number, 1.0, lengths_of(question)).requests(sessions.name, cap_s=cap_s)
     answer = None if question.output is None else int(question.output)
     found, kind = agent_traces.read_tasks(name, known, cap_s=cap_s, skip_bad=question.skip_bad, answer_tokens=answer)

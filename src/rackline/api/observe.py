@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -32,8 +33,8 @@ from rackline.api.question import (
     whole,
 )
 from rackline.api.rates import classes_of
-from rackline.api.resolve import cluster_of, lookup_of
-from rackline.api.traffic import load_of, requests_of
+from rackline.api.resolve import cluster_of, lookup_of, window_of
+from rackline.api.traffic import load_of, note_early_ends, requests_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.files import check_outputs, write_text
@@ -348,7 +349,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
         <observe: 100 of 100 requests, TTFT p50 41.2 ms, TPOT p50 9.87 ms>
     """
     check_outputs({"save": question.save})
-    traffic = _traffic(question)
+    traffic = _traffic(question, watch)
     deployment, vocabulary = _deployment(question, watch)
     ahead = _ahead(question, traffic)
     to = stream.target(
@@ -386,7 +387,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     return Observation(run=run, ahead=ahead, file=question.save)
 
 
-def _traffic(question: ObserveQuestion) -> simulation.Requests:
+def _traffic(question: ObserveQuestion, watch: Watch) -> simulation.Requests:
     """The requests that are sent.
 
     Raises:
@@ -398,7 +399,10 @@ def _traffic(question: ObserveQuestion) -> simulation.Requests:
         given="an offline class",
         allowed="only in simulate",
     )
-    found = requests_of(question)
+    model = _model(question, watch)
+    found = requests_of(question, inf if model is None else window_of(model))
+    if model is not None:
+        note_early_ends(question, model, 0, watch)
     most = question.requests or (MOST_REQUESTS if question.load is not None else _USUAL_REQUESTS)
     if question.load is not None and question.requests is None and len(found) > most:
         raise InputError(
@@ -407,6 +411,13 @@ def _traffic(question: ObserveQuestion) -> simulation.Requests:
             allowed=f"at most {most:,}: a lower `rate`, a shorter `load_time`, or the first of them (`requests`)",
         )
     return found.first(most)
+
+
+def _model(question: ObserveQuestion, watch: Watch) -> arch.AnyModel | None:
+    """The model that is served, as far as it is known."""
+    if isinstance(question.model, str):
+        return lookup_of(question, watch).model(question.model)
+    return cast("arch.AnyModel | None", question.model)
 
 
 def _run(
@@ -463,14 +474,11 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     found: dict[str, Any] = {}
     records: dict[str, Any] = {}
     vocabulary = _SMALLEST_VOCABULARY
-    if question.model is not None:
-        model = cast("arch.AnyModel", question.model)
-        if isinstance(question.model, str):
-            lookup = lookup_of(question, watch)
-            model = lookup.model(question.model)
-            if Path(question.model).exists():
-                record = lookup.find(question.model).record
-                records["model"] = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    model = _model(question, watch)
+    if model is not None:
+        if isinstance(question.model, str) and Path(question.model).exists():
+            record = lookup_of(question, watch).find(question.model).record
+            records["model"] = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
         found["model"] = model.name
         vocabulary = int(getattr(model, "vocab_size", 0)) or vocabulary
     if question.on is not None:

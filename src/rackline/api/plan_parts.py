@@ -30,8 +30,8 @@ from rackline.api.question import (
     shared,
     whole,
 )
-from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
-from rackline.api.traffic import cache_rules_of, mixture_of, repeating_of, tiers_of
+from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on, window_of
+from rackline.api.traffic import cache_rules_of, mixture_of, note_early_ends, repeating_of, tiers_of
 from rackline.errors import InputError, nearest_name, require
 from rackline.late import late
 
@@ -156,10 +156,11 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
         super().check_options()
 
 
-def workload_of(question: PlanQuestion, media_tokens: int) -> serving_workload.Workload:
+def workload_of(question: PlanQuestion, window: float, media_tokens: int) -> serving_workload.Workload:
     """The requests of a question.
 
     Args:
+        window: longest request that the model takes, at which conversations end [tokens].
         media_tokens: that images and sound add to a prompt [tokens].
 
     Raises:
@@ -174,7 +175,7 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> serving_workload.W
         raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     input_len = question.input + media_tokens
     if question.turns is not None:
-        input_len = repeating_of(question, None, media_tokens).input_len
+        input_len = repeating_of(question, window, None, media_tokens).input_len
     return serving_workload.Workload(input_len=input_len, output_len=question.output, cache_hit=question.cache_hit)
 
 
@@ -201,7 +202,8 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
     other = _prefill_pool(question)
     media = media_of(question, watch)
     model = with_draft(model, question, question.speculate, watch)
-    workload = workload_of(question, media_tokens(media))
+    workload = workload_of(question, window_of(model), media_tokens(media))
+    note_early_ends(question, model, media_tokens(media), watch)
     check_context(model, workload.longest_context, watch)
     traffic, users = traffic_of(question, workload)
     keeping = keeping_of(question, media_tokens(media), model)
@@ -400,4 +402,6 @@ def keeping_of(question: PlanQuestion, media_tokens: int, model: arch.AnyModel) 
     prefix_cache.PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
     if question.turns is not None:
         question.refuse("trace", "mix", allowed="only without `turns`")
-    return kept_prefixes.Keeping(traffic=repeating_of(question, question.trace, media_tokens), rules=rules, tiers=tiers)
+    return kept_prefixes.Keeping(
+        traffic=repeating_of(question, window_of(model), question.trace, media_tokens), rules=rules, tiers=tiers
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, cast
 
 from rackline.api.answer import Watch
@@ -121,6 +122,12 @@ def lookup_of(question: ModelQuestion, watch: Watch) -> Lookup:
     return Lookup(watch=watch, assume=question.assume, offline=question.offline)
 
 
+def window_of(model: arch.AnyModel) -> float:
+    """Return the longest prompt with its answer that a model was made for; infinite where it is not known [tokens]."""
+    limit = model.max_context_len if isinstance(model, arch.Model) else None
+    return inf if limit is None else float(limit)
+
+
 def check_context(model: arch.AnyModel, context_len: float, watch: Watch) -> None:
     """Note a context that is longer than the model was made for, with the longest that it was made for.
 
@@ -129,12 +136,12 @@ def check_context(model: arch.AnyModel, context_len: float, watch: Watch) -> Non
     Args:
         context_len: longest context of a request, prompt and output together [tokens].
     """
-    limit = model.max_context_len if isinstance(model, arch.Model) else None
-    if limit is not None and context_len > limit:
+    limit = window_of(model)
+    if context_len > limit:
         watch.warn(
-            f"{model.name}: requests of {context_len:,.0f} tokens, but the model was made for {limit:,} "
+            f"{model.name}: requests of {context_len:,.0f} tokens, but the model was made for {limit:,.0f} "
             "(max_position_embeddings, with its scaling): engines refuse them unless the limit is raised; the longest "
-            f"without that is {limit}"
+            f"without that is {limit:.0f}"
         )
 
 

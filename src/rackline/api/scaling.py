@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rackline.api.answer import Served, Watch
 from rackline.api.rates import classes_of, strictest
-from rackline.api.resolve import check_context, named
+from rackline.api.resolve import check_context, named, window_of
 from rackline.api.scaled import Mark, Outcome, Ran, ScaledRuns
 from rackline.api.server import Server, server_of, with_tiers
 from rackline.api.simulate_options import SimulateQuestion
-from rackline.api.traffic import Use, lengths_of, limits_of, load_of, requests_of, with_use
+from rackline.api.traffic import Use, lengths_of, limits_of, load_of, note_early_ends, requests_of, with_use
 from rackline.errors import InputError, nearest_name, require
 from rackline.late import late
 from rackline.units import parse_rate, parse_seconds
@@ -76,7 +76,7 @@ class _Ground:
             seed: of arrivals and failures.
         """
         question, server = self.question, self.server
-        requests = requests_of(replace(question, seed=seed))
+        requests = requests_of(replace(question, seed=seed), window_of(server.deployment.model))
         pools = [
             self._scaled(policy, pool, layout, mark, requests, place)
             for place, ((_, pool, layout), mark) in enumerate(zip(self.layouts, marks, strict=True))
@@ -216,7 +216,8 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
 
 def _ground(question: SimulateQuestion, slo: simulation.Slo, watch: Watch) -> _Ground:
     model, cluster = named(question, watch)
-    requests = requests_of(question)
+    requests = requests_of(question, window_of(model))
+    note_early_ends(question, model, 0, watch)
     longest = int((requests.input_len + requests.output_len).max())
     check_context(model, float(longest), watch)
     server = server_of(question, model, cluster, requests.hash_tokens, longest, watch)

@@ -15,7 +15,7 @@ from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
 from rackline.api.rates import classes_of
-from rackline.api.resolve import check_context, named
+from rackline.api.resolve import check_context, named, window_of
 from rackline.api.scaled import ScaledRuns
 from rackline.api.scaling import scaled_runs
 from rackline.api.server import (
@@ -31,7 +31,7 @@ from rackline.api.server import (
     with_tiers,
 )
 from rackline.api.simulate_options import SimulateQuestion
-from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
+from rackline.api.traffic import Use, encoded_over, limits_of, note_early_ends, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.files import write_text
@@ -346,7 +346,8 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
     )
     model, cluster = named(question, watch)
     media = media_of(question, watch)
-    traffic = requests_of(question, media_tokens(media), _first_requests(question))
+    traffic = requests_of(question, window_of(model), media_tokens(media), _first_requests(question))
+    note_early_ends(question, model, media_tokens(media), watch)
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     model = with_adapter(with_draft(model, question, question.speculate, watch), question, watch)
     others = {text: other_server(question, cluster, text) for text in question.compare}
@@ -435,7 +436,8 @@ class _Desk:
         if number <= len(stage.requests):
             return None
         try:
-            return self.stage(requests_of(self.question, self.media_tokens, number), asked_for)
+            traffic = requests_of(self.question, window_of(self.model), self.media_tokens, number)
+            return self.stage(traffic, asked_for)
         except InputError:
             return None
 

@@ -26,8 +26,8 @@ from rackline.api.question import (
     shared,
     tokens,
 )
-from rackline.api.resolve import check_context, resolve
-from rackline.api.traffic import repeating_of, reuse_in, sessions_of
+from rackline.api.resolve import check_context, resolve, window_of
+from rackline.api.traffic import note_early_ends, repeating_of, reuse_in, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.late import late
@@ -282,14 +282,16 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     """
     system = resolve(question, watch)
     rent = rent_of(system.cluster)
-    repeating = repeats_of(question)
+    window = window_of(system.model)
+    repeating = repeats_of(question, window)
+    note_early_ends(question, system.model, 0, watch)
     prompt_len = question.prompt if repeating is None else repeating[1].input_len
     check_context(system.model, prompt_len, watch)
 
     request = workload.Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
     costs = costs_of(system, question.layout, request, watch)
     if repeating is not None and question.eviction != "lru":
-        repeating = (repeating[0], evicting(question, repeating[1], costs))
+        repeating = (repeating[0], evicting(question, window, repeating[1], costs))
     lines = pricing.keeping_lines(costs, rent, prompt_len, fetch_s=question.max_load_time)
     holds_s = question.hold_time or USUAL_HOLDS_S
     return Kept(
@@ -337,8 +339,11 @@ def _kept_traffic(
     )
 
 
-def repeats_of(question: TiersQuestion) -> tuple[str, prefixes.Repeats] | None:
+def repeats_of(question: TiersQuestion, window: float) -> tuple[str, prefixes.Repeats] | None:
     """Name and repeats of the traffic of a question; None without traffic.
+
+    Args:
+        window: longest request that the model takes, at which conversations end [tokens].
 
     Raises:
         InputError: a trace without hashes, or lengths that are missing.
@@ -347,19 +352,22 @@ def repeats_of(question: TiersQuestion) -> tuple[str, prefixes.Repeats] | None:
         return _recorded(question.trace)
     if question.turns is None:
         return None
-    return _sessions(question)
+    return _sessions(question, window)
 
 
-def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.TokenCosts) -> prefixes.Repeats:
+def evicting(
+    question: TiersQuestion, window: float, repeats: prefixes.Repeats, costs: pricing.TokenCosts
+) -> prefixes.Repeats:
     """The repeats in devices from which another block than the least recently used leaves first.
 
     Args:
+        window: as above [tokens].
         costs: of the deployment that recomputes a block.
 
     Raises:
         UnknownNameError: an unknown eviction policy.
     """
-    traffic = repeating_of(question, question.trace)
+    traffic = repeating_of(question, window, question.trace)
     rate = traffic.requests_per_s if isinstance(traffic, hits_by_tier.RepeatingTrace) else _rate(question)
     if isinstance(traffic, hits_by_tier.RepeatingSessions):
         rate *= traffic.requests_of_one
@@ -395,12 +403,12 @@ def _recorded(trace: str) -> tuple[str, prefixes.Repeats]:
     )
 
 
-def _sessions(question: TiersQuestion) -> tuple[str, prefixes.Repeats]:
+def _sessions(question: TiersQuestion, window: float) -> tuple[str, prefixes.Repeats]:
     given = question.given(*_SUCH_AS)
     for name in _SUCH_AS:
         if name not in given:
             raise InputError(what=name, given="nothing", allowed=f"with `turns`, such as `{name}` {_SUCH_AS[name]}")
-    sessions = sessions_of(question)
+    sessions = sessions_of(question, window)
     rate = _rate(question)
     message, answer = question.input or 1.0, question.output or 1.0
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from rackline.api.answer import Watch
 from rackline.api.groups import Served
 from rackline.api.question import Question, options
+from rackline.api.resolve import window_of
 from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.units import format_seconds, parse_bytes, parse_count, parse_rate, parse_seconds
 
 with late:
-    from rackline import catalog, hardware, simulation
+    from rackline import arch, catalog, hardware, simulation
     from rackline.api import groups, rates
     from rackline.display import wording
     from rackline.serving import workload
@@ -165,10 +167,13 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-def requests_of(question: groups.Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> simulation.Requests:
+def requests_of(
+    question: groups.Traffic, window: float, media_tokens: int = 0, usual: int = _USUAL_REQUESTS
+) -> simulation.Requests:
     """The requests of a question.
 
     Args:
+        window: longest request that the model takes, at which sessions end [tokens].
         media_tokens: of images and sound, which come on top of each prompt, or of each message of a conversation
             [tokens].
         usual: number of synthetic requests where the question names none [requests].
@@ -183,7 +188,7 @@ def requests_of(question: groups.Traffic, media_tokens: int = 0, usual: int = _U
     elif question.trace is not None:
         found = _recorded(question, question.trace)
     else:
-        found = _made(question, media_tokens, usual)
+        found = _made(question, window, media_tokens, usual)
     if question.turns is None and media_tokens:
         found = replace(found, input_len=found.input_len + media_tokens)
     if question.cache_hit:
@@ -250,7 +255,7 @@ def lengths_of(question: groups.Traffic) -> workloads.AnyLengths:
     return _lengths(question, 0)
 
 
-def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation.Requests:
+def _made(question: groups.Traffic, window: float, media_tokens: int, usual: int) -> simulation.Requests:
     import numpy as np
 
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
@@ -261,7 +266,7 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
         return simulation.closed_loop_of(rng, number, question.users, lengths, think_s=think_s)
     rate = rates.rate_of(str(question.rate))
     if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
-        return sessions_of(question).draw(rng, number, rate, lengths)
+        return sessions_of(question, window).draw(rng, number, rate, lengths)
     return simulation.open_arrivals(
         rng,
         number,
@@ -273,8 +278,11 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
     )
 
 
-def sessions_of(question: groups.Sessions) -> simulation.Sessions:
+def sessions_of(question: groups.Sessions, window: float) -> simulation.Sessions:
     """How conversations and agents go on.
+
+    Args:
+        window: longest request that the model takes, at which they end [tokens].
 
     Raises:
         InputError: results of tools without calls, or calls without results.
@@ -291,8 +299,33 @@ def sessions_of(question: groups.Sessions) -> simulation.Sessions:
         tool_s=question.tool_time,
         tool_tokens=question.tool_output or 0.0,
         system_tokens=int(question.system_prompt),
+        max_tokens=window,
         same_length=question.session_lengths == "fixed",
     )
+
+
+def note_early_ends(question: groups.Sessions, model: arch.AnyModel, media_tokens: int, watch: Watch) -> None:
+    """Note how many conversations end because they outgrow the longest request that the model takes.
+
+    Args:
+        media_tokens: that images and sound add to a message [tokens].
+    """
+    window = window_of(model)
+    if question.turns is None or window == math.inf:
+        return
+    share = sessions_of(question, window).share_ended_early(_messages_of(question, media_tokens))
+    if share > 0:
+        watch.warn(
+            f"{wording.percent(share)} of the conversations end early: their next request would be longer than the "
+            f"{window:,.0f} tokens that {model.name} takes"
+        )
+
+
+def _messages_of(question: groups.Sessions, media_tokens: int) -> workloads.AnyLengths:
+    """What messages and answers of conversations are drawn from."""
+    if isinstance(question, groups.Traffic):
+        return _lengths(question, media_tokens)
+    return simulation.Lengths(input_len=(question.input or 1.0) + media_tokens, output_len=question.output or 1.0)
 
 
 def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths:
@@ -394,10 +427,13 @@ def reuse_in(trace: str) -> simulation_reuse.Reuse:
     return found
 
 
-def repeating_of(question: groups.Sessions, trace: str | None, media_tokens: int = 0) -> hits_by_tier.Repeating:
+def repeating_of(
+    question: groups.Sessions, window: float, trace: str | None, media_tokens: int = 0
+) -> hits_by_tier.Repeating:
     """Requests whose prefixes come again: conversations or agents, else those of a trace.
 
     Args:
+        window: longest request that the model takes, at which conversations end [tokens].
         media_tokens: that images and sound add to a message [tokens].
 
     Raises:
@@ -410,7 +446,7 @@ def repeating_of(question: groups.Sessions, trace: str | None, media_tokens: int
         name, like = ("input", 300) if question.input is None else ("output", 400)
         raise InputError(what=name, given="nothing", allowed=f"with `turns`, mean tokens such as {like}")
     return hits_by_tier.RepeatingSessions.of(
-        sessions_of(question),
+        sessions_of(question, window),
         message_tokens=question.input + media_tokens,
         answer_tokens=question.output,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil, inf, log, sqrt
 from typing import Literal, Protocol
 
 import numpy as np
@@ -158,7 +158,8 @@ def closed_loop_of(
     )
 
 
-MAX_TOKENS = 131072
+_SAMPLED = 200_000  # requests from which the share of sessions that end early is estimated
+_RARELY_REACHED = 1e-3  # probability of a request of a session below which later ones do not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,8 @@ class Sessions:
         tool_s: mean time that a tool takes [s].
         tool_tokens: mean result of a tool [tokens].
         system_tokens: system prompt, shared by all sessions [tokens].
-        max_tokens: longest context; a session ends before it exceeds this [tokens].
+        max_tokens: longest prompt with its answer; a session ends before a request that exceeds it, which engines
+            refuse [tokens].
         same_length: whether all sessions have these numbers of turns and calls, rounded; else they are geometrically
             distributed.
         hash_tokens: tokens per hashed block of a prefix [tokens].
@@ -187,7 +189,7 @@ class Sessions:
     tool_s: float = 0.0
     tool_tokens: float = 0.0
     system_tokens: int = 0
-    max_tokens: int = MAX_TOKENS
+    max_tokens: float = inf
     same_length: bool = False
     hash_tokens: int = HASH_TOKENS
 
@@ -266,6 +268,29 @@ class Sessions:
                     break
             session += 1
         return calls
+
+    def share_ended_early(self, lengths: AnyLengths) -> float:
+        """Estimate the share of sessions that end because their next request would exceed the longest context [1].
+
+        Equation:
+            E[reached(k)], where k is the first request that does not fit
+
+        Args:
+            lengths: as of `calls`.
+        """
+        number = self.requests
+        if not self.same_length and number > 1.0:
+            number = log(_RARELY_REACHED) / log(1.0 - 1.0 / number)
+        places = np.arange(min(ceil(number), _SAMPLED))
+        sessions, rng = _SAMPLED // len(places), np.random.default_rng(0)
+        shape = (sessions, len(places))
+        messages, answers = (drawn.reshape(shape) for drawn in lengths.draw(rng, sessions * len(places)))
+        results = np.maximum(np.rint(messages * (self.tool_tokens / max(float(messages.mean()), 1.0))), 1)
+        added = np.where(rng.random(shape) < self.after_tool(places), results, messages)
+        too_long = self.system_tokens + np.cumsum(added + answers, axis=1) > self.max_tokens
+        too_long[:, 0] = False  # the first request of a session is always sent
+        first = np.argmax(too_long, axis=1)
+        return float(np.where(first > 0, self.reached(first), 0.0).mean())
 
     @property
     def name(self) -> str:
