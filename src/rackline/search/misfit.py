@@ -269,13 +269,17 @@ def nearest_cluster(system: System, workload: Workload) -> ClusterNeed:
     those with the least memory first.
 
     Args:
-        system: on which it does not fit; other chips run the same engine, with types of the same labels.
+        system: on which it does not fit; other chips run the same engine, with those of its data types that a plan
+            considers there, or with all of them if it considers none.
     """
     on = system.cluster
     narrower = _narrower(system, workload)
 
     def free_on(option: Cluster) -> tuple[float, str]:
-        return best_free_bytes(system.on(option), workload)
+        there = system.on(option)
+        considered = {one.short() for one in default_precisions(system.model, option.chip)}
+        usual = tuple(one for one in there.precisions if one.short() in considered)
+        return best_free_bytes(replace(there, precisions=usual or there.precisions), workload)
 
     for count in more_chips(on):
         free, label = free_on(on.with_num_chips(count))
