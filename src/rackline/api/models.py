@@ -8,7 +8,13 @@ from typing import Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
-from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION, ModelQuestion
+from rackline.api.groups import (
+    CALIBRATION,
+    ENGINE,
+    FREE_LAYOUT,
+    MEMORY_FRACTION,
+    ModelQuestion,
+)
 from rackline.api.model_options import (
     IMAGES,
     MediaQuestion,
@@ -22,6 +28,7 @@ from rackline.api.question import (
     MaybeLayout,
     Number,
     Settings,
+    Text,
     Whole,
     option,
     question,
@@ -261,6 +268,7 @@ class EncodeQuestion(MediaQuestion):
     images: Whole = shared(IMAGES, default="1")
     prompt: Number = tokens("text tokens of the prompt", default="100")
     layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
+    engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
