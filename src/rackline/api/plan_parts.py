@@ -208,8 +208,11 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
     _check_overlap(question, modes, layouts, model, cluster)
     model = with_adapter(model, question, watch)
     system = resolve_on(question, model, cluster, watch)
+    if not system.calibration.serving:  # closed forms do not know it, and the loop that does takes minutes
+        system = replace(system, stack=system.stack.with_values({"scheduler.neighbour_passes": False}))
     ahead = None if other is None else _same_engine(question, system, model, other)
-    rules, version = _launch_rules(question, system)
+    engine, version = _launched(question, system)
+    has_rules = engine in catalog.names("launch_rules") and (question.engine != "auto" or question.calibration == "auto")
     limits = systems.Constraints.of(question.tpot, question.ttft)
     if not limits.latencies():
         question.refuse("confidence", allowed="together with a limit: `tpot` or `ttft`")
@@ -223,7 +226,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         space=search.SearchSpace(
             modes=modes or None,
             layouts=layouts,
-            rules=rules,
+            rules=launch_rules.launch_rules(engine, version) if has_rules else None,
             any_layout=question.any_layout,
         ),
         prefill=search.PrefillPool(system=ahead, layouts=pool_layouts)
@@ -235,7 +238,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         keeping=keeping,
         checkpoints=checkpoints,
         draft_id="" if question.draft is None else checkpoints_of(question.draft, lookup_of(question, watch)).released,
-        engine="" if rules is None else rules.engine,
+        engine=engine,
         version=version,
     )
 
@@ -355,21 +358,23 @@ def _same_engine(
     return resolve_on(question, model, other, Watch())
 
 
-def _launch_rules(question: PlanQuestion, system: systems.System) -> tuple[launch_rules.LaunchRules | None, str]:
-    """Return the launch rules of the engine and the version that is named; None for the rules of the calibration.
+def _launched(question: PlanQuestion, system: systems.System) -> tuple[str, str]:
+    """Return the engine that is launched and its version, which is empty for the newest.
+
+    It is the one that is named, or taken by default; with a calibration of the user, the one that was measured.
 
     Raises:
         InputError: `launch` of an engine whose options were not read.
     """
     name, _, version = named_engine(question.engine).partition("=")
-    if not name and question.calibration == "auto" and not system.cluster.calibration:
-        name = system.stack.name
-    known = name in catalog.names("launch_rules")
-    engine = name or system.calibration.name
-    if question.launch and engine not in search_launch.STACKS:
-        named = " or ".join(f"`engine` {one}" for one in search_launch.STACKS)
-        raise InputError(what="launch", given=engine, allowed=f"an engine whose options were read: {named}")
-    return (launch_rules.launch_rules(name, version), version) if known else (None, version)
+    if not name:
+        by_default = question.calibration == "auto" and not system.cluster.calibration
+        measured = catalog.canonical_name("stacks", system.calibration.stack)
+        name = system.stack.name if by_default else measured or system.calibration.name
+    if question.launch and name not in search_launch.STACKS:
+        named = ", ".join(f"`engine` {engine}" for engine in search_launch.STACKS)
+        raise InputError(what="launch", given=name, allowed=f"an engine whose options were read: {named}")
+    return name, version
 
 
 def keeping_of(question: PlanQuestion, media_tokens: int, model: arch.AnyModel) -> kept_prefixes.Keeping | None:

@@ -250,16 +250,22 @@ def resolve_on(question: OnCluster, model: arch.AnyModel, cluster: hardware.Clus
         labels = (labels,)
     elif ANY_PRECISION in labels:  # all that the chip supports
         labels = ()
+    calibrated = in_version(calibration_of(numbers, chip), engine, chip)
     return systems.System.of(
         model,
         cluster,
-        calibration=in_version(calibration_of(numbers, chip), engine, chip),
-        stack=engine or None,
+        calibration=calibrated,
+        stack=engine if engine and not _is_measured(calibrated, engine) else None,
         precisions=[parallel.precision(one, model, chip) for one in labels],
         routing=None if question.routing is None else parallel.parse_routing(question.routing),
         memory_fraction=question.memory_fraction,
         top_p=question.sampling == "top-p",
     )
+
+
+def _is_measured(calibration: passes.Calibration, engine: str) -> bool:
+    """Check whether a calibration comes with what was measured of this engine around its kernels."""
+    return bool(calibration.serving) and catalog.canonical_name("stacks", calibration.stack) == engine
 
 
 def named_engine(text: str) -> str:

@@ -35,7 +35,7 @@ class PlanInputs:
         keeping: prefixes that come again, and how long they are kept; None where a hit rate is given.
         checkpoints: of the model, that an engine can load.
         draft_id: Hugging Face id or path of the draft model; empty without.
-        engine, version: that is launched; empty where the calibration decides.
+        engine, version: what is launched; no version for the newest.
     """
 
     system: System
