@@ -212,7 +212,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         system = replace(system, stack=system.stack.with_values({"scheduler.neighbour_passes": False}))
     ahead = None if other is None else _same_engine(question, system, model, other)
     engine, version = _launched(question, system)
-    has_rules = engine in catalog.names("launch_rules") and (question.engine != "auto" or question.calibration == "auto")
+    has_rules = engine in catalog.names("launch_rules") and (
+        question.engine != "auto" or question.calibration == "auto"
+    )
     limits = systems.Constraints.of(question.tpot, question.ttft)
     if not limits.latencies():
         question.refuse("confidence", allowed="together with a limit: `tpot` or `ttft`")
