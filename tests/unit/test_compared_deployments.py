@@ -118,8 +118,7 @@ def test_engines_are_compared_under_their_own_rules() -> None:
     assert [side.name for side in found.sides] == ["llama-3.1-8b@l40s-8 vllm", "llama-3.1-8b@l40s-8 sglang=0.5.6"]
     asked: dict[str, Any] = {"on": "l40s-8", "input": 1000, "output": 200, "tpot": "60ms", "ttft": "2s"}
     plans = [
-        planned("llama-3.1-8b", **asked, serving="aggregated", calibration=name, launch=launch)
-        for name, launch in (("vllm", "vllm"), ("sglang", "sglang=0.5.6"))
+        planned("llama-3.1-8b", **asked, serving="aggregated", engine=engine) for engine in ("vllm", "sglang=0.5.6")
     ]
     assert plans[1].rules_name.startswith("sglang")
     for side, one in zip(found.sides, plans, strict=True):

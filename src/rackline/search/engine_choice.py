@@ -107,8 +107,8 @@ def choose_engine(
 _ALIKE = 4
 """Cheapest deployments of the answer's kind whose layouts and schedulers other engines are searched with [count].
 
-Engines are cheapest with nearly the same layouts: over seven questions a search of everything found at most 12 % less,
-and took two to five times as long (2026-11-29).
+Engines are cheapest with nearly the same layouts: a search of everything found at most 12 % less in 12 of 14 cases, and
+took two to five times as long (docs/findings.md, 2026-11-29).
 """
 
 
