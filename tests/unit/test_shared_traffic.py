@@ -75,7 +75,7 @@ def test_requests_pay_the_rent_of_their_fleet_with_the_margin(mix: str) -> None:
     )
     assert demand.request_usd == pytest.approx(request)
     assert 400 * 3600 * request == pytest.approx(1.25 * demand.fleet.usd_per_hour)
-    ask: dict[str, Any] = {"requests": "400/s", "tpot": "50ms", "serving": "aggregated", "engine": engines.taken}
+    ask: dict[str, Any] = {"requests": "400/s", "tpot": "50ms", "engine": engines.taken}
     planned = rl.plan(MODEL, on=ON, mix=mix, **ask).result.fleet
     assert planned.billed_chips == demand.fleet.billed_chips
     assert planned.usd_per_hour == pytest.approx(demand.fleet.usd_per_hour)
