@@ -69,7 +69,7 @@ def observed(words: Sequence[str], config: str, machine: str, rate: float, seed:
 def planned(config: str, machine: str, calibration: str, requests: int) -> tuple[list[str], dict[str, Any], Any]:
     """Words of the plan's only replica, the plan, and what so many requests show of it."""
     answer = rl.plan(
-        config, on=machine, calibration=calibration, precision="fp32", launch="llama-cpp", sample=requests,
+        config, on=machine, calibration=calibration, precision="fp32", engine="llama-cpp", launch=True, sample=requests,
         **LENGTHS, **LIMITS,
     )  # fmt: skip
     (command,) = answer.result.launch

@@ -165,7 +165,7 @@ PICTURES = (
     Picture(
         name="concurrency",
         shows="`simulate`: hit rate, time and cost of an agent's task against the number of tasks in progress",
-        command="simulate glm-5.2 --on dgx-b300 --layout tp=8 --precision fp4,kv=fp8 --stack sglang "
+        command="simulate glm-5.2 --on dgx-b300 --layout tp=8 --precision fp4,kv=fp8 --engine sglang "
         "--memory-fraction 0.85 --agents agentx --longest-pause 5min --requests 2000 --concurrency 4,8,16,32",
     ),
     Picture(

@@ -46,8 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def planned(folder: Path) -> Any:
     """The plan on the file of a measured machine, with the command that starts it."""
     return rl.plan(
-        str(folder / "config.json"), on=str(MACHINE), calibration=str(MACHINE), precision="fp32", launch="llama-cpp",
-        mode="chunked=64", tpot="100ms@p90", ttft="2s@p90", sample=REQUESTS, **LENGTHS,
+        str(folder / "config.json"), on=str(MACHINE), calibration=str(MACHINE), precision="fp32",
+        engine="llama-cpp", launch=True, mode="chunked=64", tpot="100ms@p90", ttft="2s@p90", sample=REQUESTS, **LENGTHS,
     ).result  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def printed(answer: Answer[Any, Compared], width: int) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("more", [{"now": "tp=2,batch=16,precision=bf16"}, {"stack": "vllm,sglang"}], ids=str)
+@pytest.mark.parametrize("more", [{"now": "tp=2,batch=16,precision=bf16"}, {"engine": "vllm,sglang"}], ids=str)
 def test_nothing_is_cut(more: dict[str, str]) -> None:
     for width in (80, 100, 160):
         text = printed(answered(**more), width)
@@ -72,7 +72,7 @@ def test_nothing_is_cut(more: dict[str, str]) -> None:
 
 
 def test_both_ends_of_a_band_are_shown_or_none() -> None:
-    found = sheets_of(answered(stack="vllm,sglang").text(160))
+    found = sheets_of(answered(engine="vllm,sglang").text(160))
     sheet = next(one for one in found if one.name == "deployments")
     shown = [{str(column.header) for column in sheet.table(width).columns} for width in range(40, 161)]
     assert all(("low" in titles) == ("high" in titles) for titles in shown)
@@ -114,12 +114,11 @@ def test_a_side_is_the_plan_of_its_deployment_with_all_options() -> None:
 
 
 def test_engines_are_compared_under_their_own_rules() -> None:
-    found = compared("llama-3.1-8b@l40s-8", stack="vllm,sglang=0.5.6", serving="aggregated")
+    found = compared("llama-3.1-8b@l40s-8", engine="vllm,sglang=0.5.6", serving="aggregated")
     assert [side.name for side in found.sides] == ["llama-3.1-8b@l40s-8 vllm", "llama-3.1-8b@l40s-8 sglang=0.5.6"]
     asked: dict[str, Any] = {"on": "l40s-8", "input": 1000, "output": 200, "tpot": "60ms", "ttft": "2s"}
     plans = [
-        planned("llama-3.1-8b", **asked, serving="aggregated", calibration=name, launch=launch)
-        for name, launch in (("vllm", "vllm"), ("sglang", "sglang=0.5.6"))
+        planned("llama-3.1-8b", **asked, serving="aggregated", engine=engine) for engine in ("vllm", "sglang=0.5.6")
     ]
     assert plans[1].rules_name.startswith("sglang")
     for side, one in zip(found.sides, plans, strict=True):
@@ -197,14 +196,14 @@ def test_today_is_read() -> None:
     ("arguments", "message"),
     [
         (("compare", "llama-3.1-8b@l40s-8"), "two or more of one kind"),
-        (("compare", "llama-3.1-8b@l40s-8", "--stack", "vllm"), "two or more of one kind"),
-        (("compare", "llama-3.1-8b@l40s-8", "--stack", "vllm,vlm"), "nearest: vllm"),
-        (("compare", "llama-3.1-8b@l40s-8", "--stack", "vllm,sglang", "--calibration", "trtllm"), "either engines"),
+        (("compare", "llama-3.1-8b@l40s-8", "--engine", "vllm"), "two or more of one kind"),
+        (("compare", "llama-3.1-8b@l40s-8", "--engine", "vllm,vlm"), "nearest: vllm"),
+        (("compare", "llama-3.1-8b@l40s-8", "--engine", "vllm,sglang", "--calibration", "trtllm"), "several engines"),
         (("compare", "llama-3.1-8b@l40s-8", "--now", "tp=8"), "batch=64"),
         (("compare", "llama-3.1-8b@l40s-8", "--now", "tp=1,pp=2,batch=7"), "multiple of 2"),
         (("compare", "llama-3.1-8b@l40s-8", "--now", "tp=16,batch=6"), "tp"),
         (("compare", "h100", "b200", "--now", "tp=8,batch=6"), "only with deployments"),
-        (("compare", "h100", "b200", "--stack", "vllm,sglang"), "only with deployments"),
+        (("compare", "h100", "b200", "--engine", "vllm,sglang"), "only with deployments"),
         (("compare", "llama-3.1-8b@l40s-8", "h100"), "MODEL@CLUSTER"),
     ],
 )

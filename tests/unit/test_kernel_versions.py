@@ -182,7 +182,7 @@ def test_a_case_gets_the_kernels_of_its_version() -> None:
 
 def test_explain_says_which_versions(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["explain", "deepseek-v3", "--on", "dgx-b200", "--layout", "tp=8", "--batch", "8", "--context", "1k"]
-    assert run([*words, "--stack", "trtllm=1.2.0", "--calibration", "trtllm"]) == 0
+    assert run([*words, "--engine", "trtllm=1.2.0", "--calibration", "trtllm"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "calibration trtllm=1.2.0, measured on b200-sxm up to 1.3.0rc20 (1.2.0 launched: versions left out 6" in text
     assert "; gemm fp8_block of 1.3.0rc15 (nearest version" in text

@@ -339,7 +339,7 @@ def planned(name: str, *, speculate: str, **more: Any) -> Any:
     """The answer of a small plan whose drafts were asked for."""
     return rl.plan(
         name, on="dgx-h100", chips=1, layout="tp=1", mode="chunked=2k", input="1k", output=200, tpot="30ms",
-        speculate=speculate, launch="vllm", **more,
+        speculate=speculate, engine="vllm", launch=True, **more,
     ).result  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def test_an_answer_that_uses_all_has_none() -> None:
 
 def test_it_is_shown_and_launched() -> None:
     asked: dict[str, Any] = {"on": "dgx-h100", "input": 2000, "output": 200, "tpot": "50ms", "ttft": "2s"}
-    answer = rl.plan(NAME, **asked, layout="pp=3", any_layout=True, serving="aggregated", launch="vllm")
+    answer = rl.plan(NAME, **asked, layout="pp=3", any_layout=True, serving="aggregated", engine="vllm", launch=True)
     assert isinstance(answer.result, Planned)
     best = answer.result.plan.best
     assert best is not None

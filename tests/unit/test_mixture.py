@@ -196,7 +196,7 @@ class TestPlan:
     def test_the_longest_request_counts_for_the_context_and_the_launch(self, tmp_path: Path) -> None:
         file = tmp_path / "mix.csv"
         file.write_text("share,input,output\n0.999,500,50\n0.001,200000,50\n")
-        answer = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, mix=str(file), use="batch", launch="vllm")
+        answer = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, mix=str(file), use="batch", engine="vllm", launch=True)
         assert any("200,050 tokens" in text for text in answer.warnings)
         assert answer.result.launch is not None
         words = " ".join(answer.result.launch[0].words)

@@ -63,9 +63,9 @@ def test_compare_refuses_traffic_of_chips() -> None:
 
 def test_requests_pay_the_rent_of_their_fleet_with_the_margin(mix: str) -> None:
     priced = rl.price(MODEL, on=ON, mix=mix, contexts="8k", requests="400/s", margin="25%").result
-    found, stacks = priced.offered, priced.stacks
+    found, engines = priced.offered, priced.engines
     demand = found.demand
-    assert stacks is not None
+    assert engines is not None
     assert demand is not None
     assert demand.fleet.usd_per_hour is not None
     # by hand: four requests of five have 500 + 200 tokens, the fifth 6,000 + 400
@@ -75,7 +75,7 @@ def test_requests_pay_the_rent_of_their_fleet_with_the_margin(mix: str) -> None:
     )
     assert demand.request_usd == pytest.approx(request)
     assert 400 * 3600 * request == pytest.approx(1.25 * demand.fleet.usd_per_hour)
-    ask: dict[str, Any] = {"requests": "400/s", "tpot": "50ms", "serving": "aggregated", "calibration": stacks.taken}
+    ask: dict[str, Any] = {"requests": "400/s", "tpot": "50ms", "engine": engines.taken}
     planned = rl.plan(MODEL, on=ON, mix=mix, **ask).result.fleet
     assert planned.billed_chips == demand.fleet.billed_chips
     assert planned.usd_per_hour == pytest.approx(demand.fleet.usd_per_hour)

@@ -251,7 +251,7 @@ def test_a_plan_takes_the_way_of_drawing_tokens_that_explain_takes() -> None:
 
 
 def test_explain_and_simulate_take_a_version_and_a_way_of_drawing_tokens() -> None:
-    known = {"on": "dgx-h100", "layout": "tp=1", "calibration": "vllm", "stack": "vllm=0.11.1"}
+    known = {"on": "dgx-h100", "layout": "tp=1", "calibration": "vllm", "engine": "vllm=0.11.1"}
     drawn = rl.explain("llama-3.1-8b", batch=128, context=1000, sampling="top-p", **known).result.explanation
     greedy = rl.explain("llama-3.1-8b", batch=128, context=1000, **known).result.explanation
     assert drawn.time.host_s == greedy.time.host_s == OLD.host.s_per_step
@@ -259,7 +259,7 @@ def test_explain_and_simulate_take_a_version_and_a_way_of_drawing_tokens() -> No
     assert drawn.time.seconds - greedy.time.seconds == pytest.approx(sampling)
     traffic = {"rate": 2, "requests": 40, "input": 100, "output": 50, "sampling": "top-p"}
     served = {
-        stack: rl.simulate("llama-3.1-8b", **{**known, "stack": stack}, **traffic).result.run.result.tpot_s.mean()
-        for stack in ("vllm=0.11.1", "vllm")
+        engine: rl.simulate("llama-3.1-8b", **{**known, "engine": engine}, **traffic).result.run.result.tpot_s.mean()
+        for engine in ("vllm=0.11.1", "vllm")
     }
     assert served["vllm=0.11.1"] > served["vllm"] + OLD.host.s_per_step

@@ -50,7 +50,7 @@ EXPERTS = {"model": "gpt-oss-120b", "on": "dgx-h200"}
         ({**DENSE, "layout": ["tp=1", "tp=4", "tp=2,pp=2"], "batch": [1, 7, 300], "context": ["1k", "30k"]}, {}),
         ({**DENSE, "layout": "tp=2", "batch": [0, 16], "context": ["2k"], "prefill": ["1k", "20k"]}, {}),
         ({**EXPERTS, "layout": ["tp=2", "attention_dp=4,ep=4"], "batch": [1, 64, 2000], "context": ["8k"]}, {}),
-        ({**EXPERTS, "layout": "attention_dp=8,ep=8", "batch": [64], "context": ["8k"], "stack": "vllm=0.11.1",
+        ({**EXPERTS, "layout": "attention_dp=8,ep=8", "batch": [64], "context": ["8k"], "engine": "vllm=0.11.1",
           "sampling": "top-p", "precision": "bf16", "routing": "uniform", "memory_fraction": 0.8}, {}),
         ({**DENSE, "layout": ["tp=1", "tp=8"], "batch": [1, 64], "context": ["4k"]},
          {"hbm_bytes_per_s": ["2TB/s", "3.35TB/s", "9TB/s"], "chip.peak_flop_per_s.bf16": [5e14, 2e15]}),

@@ -34,7 +34,7 @@ _LEFT_OUT = ("observe", "lab", "measure", "web", "sweep", "sweep-show", "new", "
 _SMALLER = {
     "1k --set hbm_bytes_per_s=20TB/s": "1k --set hbm_bytes_per_s=20TB/s --layout tp=2 --calibration vllm",
     "--prefill-on h100-96": "--prefill-on h100-96 --layout tp=16",
-    "--peak-over-mean 1.8 --launch auto": "--peak-over-mean 1.8 --launch auto --layout tp=8 --calibration sglang",
+    "--peak-over-mean 1.8 --launch": "--peak-over-mean 1.8 --launch --layout tp=8 --calibration sglang",
     "hbm_bandwidth=3TB/s:12TB/s:4": "hbm_bandwidth=3TB/s,6TB/s --layout tp=4",
     "llama-3.1-70b@dgx-b200": "llama-3.1-70b@dgx-b200 --layout tp=8",
     "deepseek-v3 --on dgx-h200 --contexts": "deepseek-v3 --on dgx-h200 --layout tp=8 --contexts",

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
+from rackline.api.engines import engine_inputs
 from rackline.api.groups import ModelQuestion, Planned
-from rackline.api.plan_parts import plan_inputs, plan_question_of
+from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.question import MaybeNumber, MaybeWhole, Texts, option, question, whole
+from rackline.api.resolve import ANY_ENGINE
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
@@ -21,10 +23,11 @@ from rackline.pricing.terms import Quality
 from rackline.units import format_count, format_seconds, format_usd, several
 
 with late:
-    from rackline import hardware
+    from rackline import hardware, search
     from rackline.display import column, wording
     from rackline.pricing import bought, terms
     from rackline.report import choice_report, pricing_figures
+    from rackline.search import engine_choice
 
 _MOST_PLANS = 24
 
@@ -109,7 +112,7 @@ class Offer:
 
     Args:
         model, cluster: their names.
-        stack: that serves it.
+        engine: that serves it.
         layout: of one replica; empty where nothing serves it within the limits.
         reason: why nothing does; empty otherwise.
         tpot_s: mean time per output token [s].
@@ -124,7 +127,7 @@ class Offer:
     json_keys: ClassVar = (
         "model",
         "cluster",
-        "stack",
+        "engine",
         "layout",
         "reason",
         "tpot_s",
@@ -137,7 +140,7 @@ class Offer:
 
     model: str
     cluster: str
-    stack: str
+    engine: str
     layout: str = ""
     reason: str = ""
     tpot_s: float | None = None
@@ -188,7 +191,7 @@ def _head(found: Afforded) -> tuple[str, list[str]]:
     users = "" if best.users is None else f"{best.users:,.0f} users {pause}, "
     answer = f"{users}{format_usd(best.usd_per_month)} a month, {best.terms}"
     lines = [
-        f"{best.num_chips:,} chips at {format_usd(best.usd_per_chip_hour)} an hour, {offer.layout}, {offer.stack}; "
+        f"{best.num_chips:,} chips at {format_usd(best.usd_per_chip_hour)} an hour, {offer.layout}, {offer.engine}; "
         f"{format_seconds(offer.tpot_s or 0.0)} a token, {format_seconds(offer.ttft_s or 0.0)} to the first"
     ]
     if best.spare_copies:
@@ -352,12 +355,11 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
     """The plan of one model on one cluster, and its fleet under each way to pay."""
     nobody = dict.fromkeys(("users", "requests", "think_time", "peak_over_mean"))
     asked, use = with_use(plan_question_of(question, model=model, on=on, **nobody))
-    given = plan_inputs(asked, Watch())
-    found = given.plan()
+    found = _plan(asked)
     offer = Offer(
         model=found.system.model.name,
         cluster=found.system.cluster.name,
-        stack=found.system.calibration.name,
+        engine=found.system.stack.name,
         quality=terms.quality_of(found.system.model.name),
     )
     best = found.best
@@ -379,6 +381,14 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
         usd_per_mtok_output_all_in=best.whole.usd_per_mtok_output_all_in if found.priced else None,
         ways=bought.bought(found, wanted, ways),
     ), use
+
+
+def _plan(question: PlanQuestion) -> search.Plan:
+    """Return the plan under the default engine, or under the cheapest one."""
+    watch = Watch()
+    if question.engine != ANY_ENGINE:
+        return plan_inputs(question, watch).plan()
+    return engine_choice.choose_engine(engine_inputs(question, watch), cheapest=True).plan
 
 
 def _ways(question: AffordQuestion, cluster: Any) -> tuple[terms.Terms, ...]:

@@ -105,7 +105,7 @@ P = ParamSpec("P")
 Q = TypeVar("Q", bound=Question)
 R = TypeVar("R")
 
-SCHEMA_VERSION = 3  # of the JSON of questions and answers; a key that goes or changes its meaning raises it
+SCHEMA_VERSION = 4  # of the JSON of questions and answers; a key that goes or changes its meaning raises it
 _HTML = '<pre style="font-family:ui-monospace,Menlo,Consolas,monospace;line-height:normal;white-space:pre">{code}</pre>'
 
 
@@ -119,7 +119,7 @@ class Answer(Generic[Q, R]):
         elapsed_s: how long that took [s].
         origins: what the models were read from.
         warnings: what must be said beside the numbers, such as assumptions about a model.
-        defaults: what was taken where the question says nothing, such as the serving stack.
+        defaults: what was taken where the question says nothing, such as the serving engine.
         media: images and sound of each request.
         adapter: low-rank adapter that all tokens go through.
         compiled_loop: whether simulations could use the compiled loop; only where a question may need simulations.

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.api.answer import Answer, Watch, asks
+from rackline.api.engines import answered_by, common_engine, engine_inputs
 from rackline.api.groups import SET, ModelQuestion, Planned
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of
-from rackline.api.question import Limit, Settings, Texts, limit, option, question, shared
-from rackline.api.resolve import Lookup, lookup_of
-from rackline.api.stacks import answered_by, stack_inputs
+from rackline.api.question import Limit, Settings, Text, Texts, limit, option, question, shared
+from rackline.api.resolve import ANY_ENGINE, Lookup, as_published, lookup_of, named, named_engine
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, UnknownNameError, nearest_name, require
@@ -35,13 +35,12 @@ class CompareQuestion(Planned, ModelQuestion):
         several=True,
         kw_only=False,
     )
-    stack: Texts = option(
+    engine: Text = option(
         "text",
-        "serving engines of the deployments, such as vllm,sglang=0.5.6: each deployment under each of them, with "
-        "its kernels and its launch rules; may be repeated",
-        default=None,
-        several=True,
-        repeated=True,
+        "the software that serves the deployments: auto (one engine for all sides where one runs on all chips), any "
+        "(the cheapest of each side by estimates), a name such as vllm, or several, such as vllm,sglang=0.5.6: each "
+        "deployment under each of them, with its kernels and its launch rules",
+        default="auto",
     )
     now: str | None = option(
         "text",
@@ -113,7 +112,7 @@ def _data(answer: Answer[CompareQuestion, Compared]) -> compare_report.Compariso
         group="Decide",
         place=1,
         line="Chips, clusters, models or deployments side by side.",
-        usual=("stack", "now", "for", "input", "output", "tpot", "ttft", "precision", "layout", "set"),
+        usual=("engine", "now", "for", "input", "output", "tpot", "ttft", "precision", "layout", "set"),
         request={"names": ["h100-sxm", "b200-sxm"]},
         is_long=True,
         view={
@@ -162,11 +161,11 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
         raise InputError(
             what="names",
             given=" ".join(names),
-            allowed="two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`",
+            allowed="two or more of one kind; one MODEL@CLUSTER with `engine` vllm,sglang or with `now`",
         )
     if deployments:
         return _deployments(question, watch)
-    of_deployments = ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users")
+    of_deployments = ("engine", "now", "use", "mix", "trace", "traffic", "requests", "users")
     question.refuse(*of_deployments, allowed="only with deployments, MODEL@CLUSTER")
     return _of_the_catalogue(names, question.rent, lookup_of(question, watch))
 
@@ -328,7 +327,11 @@ def parse_now(text: str) -> Now:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One deployment of a comparison: its name, its question, and what runs where it is not a plan."""
+    """One deployment of a comparison: its name, its question, and what runs where it is not a plan.
+
+    Args:
+        engine: that the comparison names; empty for auto and any.
+    """
 
     name: str
     engine: str
@@ -337,31 +340,42 @@ class Asked:
 
 
 def engines_of(question: CompareQuestion) -> list[str]:
-    """Engines that are named, one by one."""
-    return [one.strip() for text in question.stack for one in text.split(",") if one.strip()]
+    """Return the engines that are named, one by one; auto or any alone."""
+    return [name.strip() for name in question.engine.split(",") if name.strip()]
 
 
 def asked_of(question: CompareQuestion, rent: str | None) -> list[Asked]:
     """Every name under every engine, today's deployment before the plan of the first.
 
     Raises:
-        InputError: a name that is not MODEL@CLUSTER; an engine beside a calibration.
+        InputError: a name that is not MODEL@CLUSTER; several engines with one calibration.
     """
     engines = engines_of(question)
-    if engines and question.calibration != "auto":
-        raise InputError(what="stack", given=engines[0], allowed="either engines or `calibration`")
+    for engine in engines:
+        require(
+            named_engine(engine) not in ("", ANY_ENGINE) or len(engines) == 1,
+            what="engine",
+            given=question.engine,
+            allowed=f"either {engine} or names of engines",
+        )
+    require(
+        len(engines) == 1 or question.calibration == "auto",
+        what="calibration",
+        given=question.calibration,
+        allowed="auto with several engines: each has its own",
+    )
     now = None if question.now is None else parse_now(question.now)
     found: list[Asked] = []
     for name in question.names:
         model, separator, on = name.rpartition("@")
         require(separator and model and on, what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
-        for engine in engines or ("",):
-            of_engine = {"calibration": engine.partition("=")[0].strip(), "launch": engine} if engine else {}
-            one = plan_question_of(question, model=model, on=on, rent=rent, **of_engine)
-            label = f"{name} {engine}".strip()
+        for engine in engines:
+            one = plan_question_of(question, model=model, on=on, rent=rent, engine=engine)
+            own = "" if named_engine(engine) in ("", ANY_ENGINE) else engine
+            label = f"{name} {own}".strip()
             if now is not None and not found:
-                found.append(Asked(name=f"{label} today", engine=engine, question=one, now=now))
-            found.append(Asked(name=label, engine=engine, question=one))
+                found.append(Asked(name=f"{label} today", engine=own, question=one, now=now))
+            found.append(Asked(name=label, engine=own, question=one))
     return found
 
 
@@ -372,19 +386,20 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
         RacklineError: as `plan`.
     """
     full, uses = zip(*(with_use(one.question) for one in asked), strict=True)
-    searched = [stack_inputs(each, watch) for each in full]  # refuses before anything is searched
+    full = on_one_engine(full, watch)
+    searched = [_inputs(each, watch) for each in full]  # refuses before anything is searched
     plans: list[tuple[inputs.PlanInputs, search.Plan]] = []
     for one, each, given in zip(reversed(asked), reversed(full), reversed(searched), strict=True):
         with watch.moving(f"planning {one.name}"):
             if one.now is None:
                 taken = answered_by(each, given, watch, of=one.name if len(asked) > 1 else "")
                 plans.append((taken.asked, taken.plan))
-            else:  # on the stack of the plan that it is compared with
+            else:  # on the engine of the plan that it is compared with
                 running = plan_inputs(_as_it_runs(each, one.now, plans[-1][0]), watch)
                 plans.append((running, _running(running, one.now)))
     sides: list[compare_report.Side] = []
     for one, (given, found) in zip(asked, reversed(plans), strict=True):
-        engine = one.engine or given.system.calibration.name
+        engine = one.engine or given.system.stack.name
         known = likelihood.intervals_of(found.best, found.system) if found.best else []
         sides.append(
             compare_report.deployment_side(
@@ -399,12 +414,36 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
     return sides, uses[0]
 
 
+def on_one_engine(questions: Sequence[PlanQuestion], watch: Watch) -> list[PlanQuestion]:
+    """Return questions that are answered with the same engine where they name none and one can serve all of them.
+
+    The engine is noted. Where there is no such engine, each question has its own default.
+    """
+    if any(one.engine != "auto" or one.calibration != "auto" for one in questions):
+        return list(questions)
+    pairs = [named(one, watch) for one in questions]
+    if any(cluster.calibration for _, cluster in pairs):
+        return list(questions)
+    engine = common_engine([as_published(one, *pair, watch) for one, pair in zip(questions, pairs, strict=True)])
+    if not engine:
+        watch.takes("each deployment has its own engine: none of the catalogue runs on all of these chips (--engine)")
+        return list(questions)
+    watch.takes(f"engine {engine} for all deployments (--engine)")
+    return [replace(one, engine=engine) for one in questions]
+
+
+def _inputs(question: PlanQuestion, watch: Watch) -> list[inputs.PlanInputs]:
+    """Return what is searched for one deployment: its engine alone, or all of them for the cheapest."""
+    return engine_inputs(question, watch) if question.engine == ANY_ENGINE else [plan_inputs(question, watch)]
+
+
 def _as_it_runs(question: PlanQuestion, now: Now, planned: inputs.PlanInputs) -> PlanQuestion:
-    """Today's deployment, under the calibration that the question names, else the stack that its plan takes."""
-    named = question.calibration != "auto" or planned.system.cluster.calibration
+    """Return today's deployment, on the engine that is named, else the one of its plan."""
+    known = named_engine(question.engine) not in ("", ANY_ENGINE) or question.calibration != "auto"
+    usual = "auto" if planned.system.cluster.calibration else planned.system.stack.name
     return replace(
         question,
-        calibration=question.calibration if named else planned.system.calibration.name,
+        engine=question.engine if known else usual,
         layout=now.layout,
         precision=(now.precision or "native",),
         mode=None if now.mode is None else (now.mode,),

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.groups import CALIBRATION, CHIPS, FREE_LAYOUT, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING, Sampling
+from rackline.api.groups import (
+    CALIBRATION,
+    CHIPS,
+    ENGINE,
+    FREE_LAYOUT,
+    MEMORY_FRACTION,
+    POWER_CAP,
+    ROUTING,
+    SAMPLING,
+    Sampling,
+)
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
 from rackline.api.question import (
     CalibrationLike,
@@ -19,6 +29,7 @@ from rackline.api.question import (
     MaybeWhole,
     Number,
     Option,
+    Text,
     Whole,
     option,
     question,
@@ -54,6 +65,7 @@ class FitQuestion(AdapterQuestion):
     concurrency: MaybeWhole = whole("concurrent requests that must fit on the cluster", default=None)
     chips: MaybeWhole = shared(CHIPS, default=None)
     layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
+    engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default=None)
 
@@ -227,6 +239,7 @@ class ExplainQuestion(AdapterQuestion):
         default=None,
     )
     prefill: MaybeNumber = tokens("prefill tokens per rank in the same pass, all of one prompt", default=None)
+    engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     policy: passes.StepPolicy | None = option(
         "text",
@@ -236,12 +249,6 @@ class ExplainQuestion(AdapterQuestion):
         choices=POLICIES,
     )
     routing: str | None = shared(ROUTING, default=None)
-    stack: str | None = option(
-        "text",
-        "serving stack whose host and kernels run the pass, such as vllm or vllm=0.11.1; that of the calibration "
-        "by default",
-        default=None,
-    )
     sampling: Sampling = shared(SAMPLING, default="greedy")
     memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default=None)
     power_cap: MaybeNumber = shared(POWER_CAP, default=None)

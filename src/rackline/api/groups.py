@@ -25,6 +25,7 @@ from rackline.api.question import (
     Precisions,
     Question,
     Settings,
+    Text,
     Texts,
     Whole,
     absent,
@@ -59,12 +60,18 @@ CHIPS = Option(
 PRECISION = Option(
     kind="text", help="data types: native, fp32, bf16, fp8, fp4, mxfp4, int8, int4, or by part such as fp8,kv=bf16"
 )
+_ENGINES = (
+    "the software that serves, with its scheduler, memory and launch rules: auto (vllm, unless another engine was "
+    "measured much better for this model on this chip), {any}or a name such as vllm, sglang, trtllm or llama.cpp, also "
+    "with a version (vllm=0.11.1)"
+)
+ENGINE = Option(kind="text", help=_ENGINES.format(any=""))
+SEARCHED_ENGINE = Option(kind="text", help=_ENGINES.format(any="any (the cheapest by estimates) "))
 CALIBRATION = Option(
     kind="object",
-    help="calibration of kernel efficiency: auto (searches compare the stacks measured on the chip and take the "
-    "cheapest; other questions, and searches whose costs cannot be told apart, take the best measured stack), trtllm, "
-    "vllm, sglang, each also in a version (vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML file; "
-    "a cluster from `rackline measure` comes with its own",
+    help="how fast kernels are, whichever engine runs them: auto (what was measured of the engine), another engine's "
+    "name, also with a version, generic (what engines have in common), unit (ideal roofline) or a TOML file; a cluster "
+    "from `rackline measure` comes with its own",
 )
 ROUTING = Option(
     kind="text",
@@ -173,8 +180,8 @@ class OnCluster(ModelQuestion):
     rent: str | None = absent(None)
     bill: str = absent("whole")
     power_cap: MaybeNumber = absent(None)
+    engine: Text = absent("auto")
     calibration: CalibrationLike = absent("auto")
-    stack: str | None = absent(None)
     routing: str | None = absent(None)
     sampling: Sampling = absent("greedy")
     memory_fraction: MaybeNumber = absent(None)
@@ -260,6 +267,7 @@ class Planned(Served):
         "parallel degrees to fix, such as tp=8 or attention_dp=8,ep=8; the others are searched",
         default=None,
     )
+    engine: Text = shared(SEARCHED_ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     any_layout: bool = option(
         "switch", "allow layouts and schedulers that the serving engine does not support", default=False

@@ -8,7 +8,13 @@ from typing import Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
-from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION, ModelQuestion
+from rackline.api.groups import (
+    CALIBRATION,
+    ENGINE,
+    FREE_LAYOUT,
+    MEMORY_FRACTION,
+    ModelQuestion,
+)
 from rackline.api.model_options import (
     IMAGES,
     MediaQuestion,
@@ -23,6 +29,7 @@ from rackline.api.question import (
     MaybeNumber,
     Number,
     Settings,
+    Text,
     Whole,
     option,
     question,
@@ -262,6 +269,7 @@ class EncodeQuestion(MediaQuestion):
     images: Whole = shared(IMAGES, default="1")
     prompt: Number = tokens("text tokens of the prompt", default="100")
     layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
+    engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     memory_fraction: MaybeNumber = shared(MEMORY_FRACTION, default=None)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
+from rackline.api.engines import answered_by, engine_inputs
 from rackline.api.plan_parts import PlanQuestion, plan_inputs
 from rackline.api.planned import (
     LAUNCH_AS,
@@ -19,8 +20,7 @@ from rackline.api.planned import (
     following,
     following_text,
 )
-from rackline.api.resolve import named
-from rackline.api.stacks import answered_by, stack_inputs
+from rackline.api.resolve import ANY_ENGINE, named
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.api.what_if import leading_number, read_sweep, setting
@@ -38,13 +38,13 @@ with late:
     from rackline.report import (
         choice_report,
         deployments_report,
+        engines_report,
         exports,
         manifests,
         memory_report,
         plan_figures,
         plan_report,
         prefix_report,
-        stacks_report,
     )
     from rackline.search import (
         engine_choice,
@@ -74,9 +74,9 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     known, took_s = [] if best is None else likelihood.intervals_of(best, plan.system), answer.elapsed_s
     if question.full:
         yield plan_report.plan_report(plan, found.risk, bands=known, width=width, elapsed_s=took_s, misfit=found.misfit)
-        if found.stacks is not None:
+        if found.engines is not None:
             yield ""
-            yield stacks_report.stacks_table(found.stacks, stacks_report.unit_of(plan))
+            yield engines_report.engines_table(found.engines, engines_report.unit_of(plan))
     else:
         yield deployments_report.plan_summary(
             plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit, fleet=found.fleet
@@ -293,7 +293,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     rackline plan deepseek-v3 --on gb200-nvl72 --chips 16 \\
       --prefill-on h100-96 --input 4k --output 1k --precision fp8
     rackline plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k \\
-      --tpot 30ms --traffic 50M --peak-over-mean 1.8 --launch auto
+      --tpot 30ms --traffic 50M --peak-over-mean 1.8 --launch
     rackline plan llama-3.1-70b --on dgx-h200 --input 2k --output 500 \\
       --what-if hbm_bandwidth=3TB/s:12TB/s:4 --plot what-if.svg
     rackline plan ./config.json --on dgx-h200 --input 4k --output 1k --json
@@ -318,7 +318,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, use, watch)
-    asked = stack_inputs(question, watch)
+    asked = engine_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
         return _planned(question, asked, use, watch)
 
@@ -331,18 +331,18 @@ def _over_time(question: PlanQuestion, watch: Watch) -> PlannedOverTime:
     rates.rates_of(question.load or "", question.load_time, question.requests, simulation.read_trace, option="requests")
     question, use = with_use(question)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        found = _planned(question, stack_inputs(question, watch), use, watch)
+        found = _planned(question, engine_inputs(question, watch), use, watch)
     parts = {one.name: getattr(found, one.name) for one in fields(found)}
     return PlannedOverTime(**parts, over_time=following(question, found.plan, watch))
 
 
-def _planned(question: PlanQuestion, stacks: list[inputs.PlanInputs], use: Use, watch: Watch) -> Planned:
+def _planned(question: PlanQuestion, engines: list[inputs.PlanInputs], use: Use, watch: Watch) -> Planned:
     """The plan, and everything else that was asked of it.
 
     Args:
-        stacks: what the question asks under each stack.
+        engines: what is searched under each engine.
     """
-    found = answered_by(question, stacks, watch, lambda plan: Planned(plan=plan, use=use))
+    found = answered_by(question, engines, watch, lambda plan: Planned(plan=plan, use=use))
     asked, plan, prefixes = found.asked, found.plan, found.prefixes
     looser = asked.without_headroom()
     without = None if looser is None else engine_choice.planned_under(looser).plan.best
@@ -359,11 +359,11 @@ def _planned(question: PlanQuestion, stacks: list[inputs.PlanInputs], use: Use, 
         fleet=extensions.plan_fleet(asked.traffic, plan, asked.prefill_cluster, asked.users, pue=question.pue),
         speculation=rows,
         attention_ffn=extensions.plan_split(plan) if question.attention_ffn else None,
-        launch=None if question.launch is None else tuple(starting.commands()),
+        launch=tuple(starting.commands()) if question.launch else None,
         starting=starting,
         power_caps=found.power_caps or None,
         prefixes=prefixes,
-        stacks=found.stacks,
+        engines=found.engines,
         risk=plan.best and likelihood.risk_of(plan.best, plan.system, plan.demand.limits, without),
         misfit=None if plan.need is None else asked.misfit(),
         sample=_sample(question, plan),
@@ -385,7 +385,7 @@ def _sample(question: PlanQuestion, plan: search.Plan) -> served.FewRequests | N
 def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatIf:
     """The same question with one more setting at each value.
 
-    The stack is that of the answer without a value, and no value changes it: a faster link never brings another.
+    The engine is that of the answer without a value, and no value changes it: a faster link never brings another.
 
     Raises:
         InputError: a bad quantity.
@@ -394,19 +394,20 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
     sweep = read_sweep(text)
     settings = [setting(sweep.name, value, model) for value in sweep.values]
     plain_question = replace(question, what_if=None)
-    asked = stack_inputs(plain_question, watch)
 
-    def at_values(calibration: Any) -> list[tuple[PlanQuestion, inputs.PlanInputs]]:
-        each = [replace(plain_question, calibration=calibration, set=(*question.set, one)) for one in settings]
+    def at_values(engine: str) -> list[tuple[PlanQuestion, inputs.PlanInputs]]:
+        each = [replace(plain_question, engine=engine, set=(*question.set, one)) for one in settings]
         return [(one, plan_inputs(one, watch)) for one in each]
 
-    usual, stacks = question.calibration, None
-    each = at_values(usual if len(asked) == 1 else asked[0].system.calibration.name)  # refuses before any search
-    if len(asked) > 1:
-        with watch.moving("searching every stack without a value"):
-            stacks = answered_by(plain_question, asked, watch, lambda plan: Planned(plan=plan, use=use)).stacks
-        each = at_values(usual if stacks is None else stacks.taken)
-        watch.takes("the stack of the answer without a value is kept at every value")
+    engines = None
+    asked = engine_inputs(plain_question, watch)
+    each = at_values(asked[0].system.stack.name if question.engine == ANY_ENGINE else question.engine)  # refuses first
+    if question.engine == ANY_ENGINE and len(asked) > 1:
+        with watch.moving("searching every engine without a value"):
+            answer = answered_by(plain_question, asked, watch)
+        engines = answer.engines
+        each = at_values(answer.plan.system.stack.name)
+        watch.takes("the engine of the answer without a value is kept at every value")
     points: list[search.WhatIfPoint] = []
     answers: list[Planned] = []
     with watch.counting("looking at the first value", "considered") as done:
@@ -414,4 +415,4 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
             answers.append(found := _planned(one, [inputs], use, Watch()))
             points.append(search.WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found.plan))
             done(value, len(points), len(settings))
-    return WhatIf(what_if=sweep.name, points=tuple(points), answers=tuple(answers), stacks=stacks)
+    return WhatIf(what_if=sweep.name, points=tuple(points), answers=tuple(answers), engines=engines)

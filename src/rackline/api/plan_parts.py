@@ -30,13 +30,22 @@ from rackline.api.question import (
     shared,
     whole,
 )
-from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on, window_of
+from rackline.api.resolve import (
+    check_context,
+    cluster_of,
+    lookup_of,
+    named,
+    named_engine,
+    on_terms,
+    resolve_on,
+    window_of,
+)
 from rackline.api.traffic import cache_rules_of, mixture_of, note_early_ends, repeating_of, tiers_of
-from rackline.errors import InputError, nearest_name, require
+from rackline.errors import InputError, require
 from rackline.late import late
 
 with late:
-    from rackline import arch, hardware, parallel, search, serving, system as systems
+    from rackline import arch, catalog, hardware, parallel, search, serving, system as systems
     from rackline.bands import bands
     from rackline.search import (
         inputs,
@@ -107,12 +116,8 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
         default=False,
         group=_MORE,
     )
-    launch: str | None = option(
-        "text",
-        "print the commands that launch the answer: auto (the calibration's stack), vllm, sglang, trtllm or "
-        "llama-cpp, each also in a version, such as sglang=0.5.6; the engine's launch rules apply",
-        default=None,
-        group=_MORE,
+    launch: bool = option(
+        "switch", "print the commands that launch the answer on its engine", default=False, group=_MORE
     )
     speculate: str | None = option(
         "text",
@@ -196,7 +201,6 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
     """
     model, cluster = named(question, watch)
-    engine, version = engine_of(question.launch or "auto")
     drafts = speculations_of(question.speculate)
     checkpoints = checkpoints_of(question.model, lookup_of(question, watch))
     other = _prefill_pool(question)
@@ -214,9 +218,14 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
     pool_layouts = parallel.matching_layouts(question.prefill_layout, model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
     model = with_adapter(model, question, watch)
-    system = resolve_on(question, model, cluster, watch, engine or "auto")
-    same = system.calibration.name if question.calibration == "auto" else question.calibration
-    ahead = None if other is None else resolve_on(question, model, other, watch, same)
+    system = resolve_on(question, model, cluster, watch)
+    if not system.calibration.serving:  # closed forms do not know it, and the loop that does takes minutes
+        system = replace(system, stack=system.stack.with_values({"scheduler.neighbour_passes": False}))
+    ahead = None if other is None else _same_engine(question, system, model, other)
+    engine, version = _launched(question, system)
+    has_rules = engine in catalog.names("launch_rules") and (
+        question.engine != "auto" or question.calibration == "auto"
+    )
     limits = systems.Constraints.of(question.tpot, question.ttft)
     if not limits.latencies():
         question.refuse("confidence", allowed="together with a limit: `tpot` or `ttft`")
@@ -230,7 +239,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         space=search.SearchSpace(
             modes=modes or None,
             layouts=layouts,
-            rules=launch_rules.launch_rules(engine, version) if engine else None,
+            rules=launch_rules.launch_rules(engine, version) if has_rules else None,
             any_layout=question.any_layout,
         ),
         prefill=search.PrefillPool(system=ahead, layouts=pool_layouts)
@@ -351,23 +360,33 @@ def speculations_of(text: str | None) -> list[serving_workload.Speculation] | No
     return found
 
 
-def engine_of(text: str) -> tuple[str, str]:
-    """Read auto, or an engine with or without a version: (name, version), both empty where the calibration decides.
+def _same_engine(
+    question: PlanQuestion, system: systems.System, model: arch.AnyModel, other: hardware.Cluster
+) -> systems.System:
+    """Return the system that computes prompts on another cluster, with the engine that decodes."""
+    if question.calibration == "auto":
+        own = system.cluster.calibration
+        same = {"calibration": own} if own else {"engine": named_engine(question.engine) or system.stack.name}
+        question = replace(question, **same)
+    return resolve_on(question, model, other, Watch())
+
+
+def _launched(question: PlanQuestion, system: systems.System) -> tuple[str, str]:
+    """Return the engine that is launched and its version, which is empty for the newest.
+
+    It is the one that is named, or taken by default; with a calibration of the user, the one that was measured.
 
     Raises:
-        InputError: an engine without launch commands.
+        InputError: `launch` of an engine whose options were not read.
     """
-    name, _, version = (piece.strip() for piece in text.partition("="))
-    if name == "auto" and not version:
-        return "", ""
-    if name not in search_launch.STACKS:
-        known = ("auto", *search_launch.STACKS)
-        raise InputError(
-            what="launch",
-            given=text,
-            allowed=f"{', '.join(known)}, each but auto also with a version such as vllm=0.12",
-            nearest=nearest_name(name, known),
-        )
+    name, _, version = named_engine(question.engine).partition("=")
+    if not name:
+        by_default = question.calibration == "auto" and not system.cluster.calibration
+        measured = catalog.canonical_name("stacks", system.calibration.stack)
+        name = system.stack.name if by_default else measured or system.calibration.name
+    if question.launch and name not in search_launch.STACKS:
+        named = ", ".join(f"`engine` {engine}" for engine in search_launch.STACKS)
+        raise InputError(what="launch", given=name, allowed=f"an engine whose options were read: {named}")
     return name, version
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from rackline.api.answer import Watch
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.question import Option, options
+from rackline.api.resolve import ANY_ENGINE
 from rackline.api.traffic import Use
 from rackline.late import late
 from rackline.units import format_seconds, format_usd
@@ -16,7 +17,7 @@ from rackline.units import format_seconds, format_usd
 with late:
     from rackline import search, system as systems
     from rackline.api import scaled, scaling, simulate_options
-    from rackline.bands import bands, stack_choice
+    from rackline.bands import bands, engine_costs
     from rackline.display import column, wording
     from rackline.report import exports
     from rackline.search import (
@@ -60,7 +61,7 @@ class Planned:
         starting: what is needed to launch it; None where nothing was searched.
         power_caps: those that were tried for the least energy; None where dollars count.
         prefixes: that the best keeps and finds; None where prompts do not repeat.
-        stacks: all that were asked, where none was named; None where there is no choice.
+        engines: that of the plan next to the others, by estimates; None where there is no choice.
         risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
         misfit: why nothing fits and what would; None where something does.
         sample: what runs of few requests show of the best; None where it was not asked for or nothing serves.
@@ -78,7 +79,7 @@ class Planned:
         "launch_script",
         "power_caps",
         "prefixes",
-        "stacks",
+        "engines",
         "risk",
         "misfit",
         "sample",
@@ -93,7 +94,7 @@ class Planned:
     starting: search_starting.Starting | None = None
     power_caps: tuple[search.Tried, ...] | None = None
     prefixes: kept_prefixes.KeptPrefixes | None = None
-    stacks: stack_choice.Stacks | None = None
+    engines: engine_costs.ComparedEngines | None = None
     risk: systems.Risk | None = None
     misfit: search_misfit.Misfit | None = None
     sample: served.FewRequests | None = None
@@ -138,15 +139,15 @@ class WhatIf:
         what_if: the quantity.
         points: its values, each with the plan there.
         answers: the whole answer at each value.
-        stacks: all that were asked without a value, of which one is kept at every value; None where there is no choice.
+        engines: compared without a value, of which one is kept at every value; None where there was no choice.
     """
 
-    json_keys: ClassVar = ("what_if", "stacks", "points=rows")
+    json_keys: ClassVar = ("what_if", "engines", "points=rows")
 
     what_if: str
     points: tuple[search.WhatIfPoint, ...]
     answers: tuple[Planned, ...]
-    stacks: stack_choice.Stacks | None = None
+    engines: engine_costs.ComparedEngines | None = None
 
     @property
     def rows(self) -> tuple[AtValue, ...]:
@@ -279,6 +280,8 @@ def _simulated(question: PlanQuestion, plan: search.Plan, layout: str, types: st
     if question.mix is None and question.trace is None:
         lengths = {"input": workload.input_len, "output": workload.output_len}
     known: dict[str, Any] = {**shared, **lengths, "model": question.model, "on": question.on}
+    if question.engine == ANY_ENGINE:
+        known["engine"] = plan.system.stack.name
     made = simulate_options.SimulateQuestion(**known)
     rate = None if question.requests is None else f"{question.requests!r}"
     made = replace(

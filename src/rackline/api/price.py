@@ -8,10 +8,18 @@ from math import isnan
 from typing import Any, ClassVar
 
 import numpy as np
-from rich.text import Text
+import rich.text
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import CALIBRATION, CONFIDENCE, MOST_MARGIN, PUE, Served
+from rackline.api.engines import engines_of, estimated_by
+from rackline.api.groups import (
+    CALIBRATION,
+    CONFIDENCE,
+    MOST_MARGIN,
+    PUE,
+    SEARCHED_ENGINE,
+    Served,
+)
 from rackline.api.model_options import MediaQuestion, media_of, with_media
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
 from rackline.api.prices import offer_of, rent_of
@@ -24,6 +32,7 @@ from rackline.api.question import (
     MaybeText,
     Number,
     Numbers,
+    Text,
     defaults,
     option,
     question,
@@ -31,7 +40,6 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, UnknownNameError, require
@@ -40,7 +48,7 @@ from rackline.units import format_usd
 
 with late:
     from rackline import catalog, parallel, pricing, system as systems_of
-    from rackline.bands import bands, stack_choice
+    from rackline.bands import bands, engine_costs
     from rackline.pricing import costs, margins, offered, searched
     from rackline.report import pricing_figures, pricing_report
     from rackline.search import extensions
@@ -56,6 +64,7 @@ class PriceQuestion(Served, MediaQuestion):
         "parallel layout such as tp=8; by default the cheapest of each mode and context tier",
         default=None,
     )
+    engine: Text = shared(SEARCHED_ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     margin: Number = option(
         "fraction",
@@ -246,15 +255,15 @@ class Priced:
     Args:
         offered: the sheet.
         use: the lengths and limits that a use gave; None where none was named.
-        stacks: all that were asked, where none was named; None where there is no choice.
+        engines: that of the sheet next to the others, by estimates of the first tier; None where there is no choice.
         against: margins of a provider's prices over the sheet, which then holds costs; None where none was named.
     """
 
-    json_keys: ClassVar = ("*offered", "use", "stacks", "against")
+    json_keys: ClassVar = ("*offered", "use", "engines", "against")
 
     offered: pricing.Offered
     use: Use | None = None
-    stacks: stack_choice.Stacks | None = None
+    engines: engine_costs.ComparedEngines | None = None
     against: margins.Sold | None = None
 
 
@@ -267,7 +276,7 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
     yield from use_lines(answer.result.use)
     line = _interval(answer)
     if line:
-        yield Text(line, style="dim")
+        yield rich.text.Text(line, style="dim")
 
 
 def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
@@ -372,8 +381,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     of_traffic = fleet_question(asked)
     media = media_of(asked, watch)
 
-    stacks = stacks_of(asked, watch) or [asked.calibration]
-    resolved = [resolve(replace(asked, calibration=one), watch) for one in stacks]
+    resolved = [resolve(replace(asked, engine=engine), watch) for engine in engines_of(asked, watch)]
     systems = [replace(one, model=with_media(one.model, media)) for one in resolved]
     rent = rent_of(
         systems[0].cluster,
@@ -403,13 +411,13 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
             headroom=bands.headroom_of(asked.confidence, system),
         )
 
-    ways_by_stack = {one.calibration.name: ways_of(one) for one in systems}
+    ways_by_engine = {system.stack.name: ways_of(system) for system in systems}
     first = terms.prompts(0.0, steps[0])
-    with watch.moving("searching for the cheapest deployment of the first tier under each stack"):
-        system, stacks = estimated_by(
-            asked, systems, lambda one: offer_of(ways_by_stack[one.calibration.name], first, terms, rent), watch
+    with watch.moving("searching for the cheapest deployment of the first tier under each engine"):
+        system, engines = estimated_by(
+            asked, systems, lambda system: offer_of(ways_by_engine[system.stack.name], first, terms, rent), watch
         )
-    model, cluster, ways = system.model, system.cluster, ways_by_stack[system.calibration.name]
+    model, cluster, ways = system.model, system.cluster, ways_by_engine[system.stack.name]
     with watch.moving("searching for the cheapest deployment of each mode and context tier"):
         found = pricing.offer_prices(ways, rent, terms, steps=list(steps))
     if found.deployment is None:
@@ -420,10 +428,10 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         )
     if of_traffic is not None:
         one = replace(of_traffic, price=rent.usd_per_chip_hour, rent=None)
-        one = one if stacks is None else replace(one, calibration=stacks.taken)
+        one = one if engines is None else replace(one, engine=engines.taken)
         found = sold_to(one, found, ways, list(steps), watch)
     against = None if sheet is None else margins.margins(sheet, found, _spread)
-    return Priced(offered=found, use=use, stacks=stacks, against=against)
+    return Priced(offered=found, use=use, engines=engines, against=against)
 
 
 def _sheet(question: PriceQuestion, name: str) -> pricing.PriceSheet:

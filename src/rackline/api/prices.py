@@ -9,7 +9,6 @@ from typing import Any
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import MOST_MARGIN
 from rackline.api.question import MaybeNumber, Question, Texts, option, question
-from rackline.api.stacks import observe_line
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.late import late
@@ -17,7 +16,7 @@ from rackline.plain import plain
 from rackline.units import format_count, parse_fraction
 
 with late:
-    from rackline import hardware, parallel, passes, pricing, search, system as systems
+    from rackline import hardware, parallel, pricing, search, system as systems
     from rackline.pricing import searched
     from rackline.report import pricing_figures, pricing_report
     from rackline.search import engine_choice
@@ -286,24 +285,26 @@ def costs_of(
 def offer_of(
     ways: searched.SearchedWays, lengths: pricing.PromptLengths, terms: pricing.Terms, rent: pricing.Rent
 ) -> engine_choice.Offer | str:
-    """What the mean request of a tier costs in the standard mode under the stack of some ways, or why there is none.
+    """Return what the mean request of a tier costs in the standard mode under one engine, or why there is no way.
 
     Args:
+        ways: under the engine.
         lengths: prompts of the tier.
     """
     way = ways.cheapest(lengths, terms.output_len, terms.tpot_s)
     if isinstance(way, str):
         return way
-    deployment, layout = way.costs.deployment, way.costs.deployment.layout
-    per_rank = max(way.batch_size / (layout.attention_dp * layout.pp), 1.0)
-    batch = passes.Batch(
-        decode_sequences=per_rank,
+    deployment = way.costs.deployment
+    steps = engine_choice.steps_of(
+        deployment.layout,
+        deployment.precision,
+        batch_size=way.batch_size,
         context_len=lengths.mean + 0.5 * terms.output_len,
-        group_tokens=per_rank * layout.attention_dp,
+        prompt_tokens=min(lengths.mean, float(ways.system.stack.scheduler.max_batched_tokens)),
     )
     return engine_choice.Offer(
         cost=way.request_chip_s * rent.usd_per_chip_hour / 3600.0 / terms.output_len * 1e6,
-        step=deployment.table().time(batch),
+        step=deployment.table().time(steps.batches["decode"]),
         pools=way.prefill is not None,
-        measurement=observe_line(ways.system, lengths.mean, terms.output_len, f"--users {way.batch_size:.0f}"),
+        steps=steps,
     )

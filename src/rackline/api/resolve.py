@@ -18,7 +18,7 @@ with late:
     from rackline.bands import defaults
 
 
-ANY_PRECISION = "any"
+ANY_PRECISION = ANY_ENGINE = "any"
 
 
 def assignments(settings: Sequence[str]) -> dict[str, str]:
@@ -235,39 +235,34 @@ def resolve(question: OnCluster, watch: Watch) -> systems.System:
     """The system that a question names; what questions of its kind do not name is at its default.
 
     Raises:
-        RacklineError: as `named`; an unknown calibration, stack, precision or routing.
+        RacklineError: as `named`; an unknown engine, calibration, precision or routing.
     """
     return resolve_on(question, *named(question, watch), watch)
 
 
-def resolve_on(
-    question: OnCluster,
-    model: arch.AnyModel,
-    cluster: hardware.Cluster,
-    watch: Watch,
-    calibration: CalibrationLike = "auto",
-) -> systems.System:
-    """Resolve a question whose model and cluster are known already; see `resolve`.
-
-    Args:
-        calibration: of a question that names none.
-    """
-    chip = cluster.chip
-    taken = calibration if question.calibration == "auto" else question.calibration
-    if taken == "auto":
-        taken = cluster.calibration or _default_stack(question, model, cluster, watch)
+def resolve_on(question: OnCluster, model: arch.AnyModel, cluster: hardware.Cluster, watch: Watch) -> systems.System:
+    """Resolve a question whose model and cluster are known already; see `resolve`."""
+    chip, numbers = cluster.chip, question.calibration
+    engine = named_engine(question.engine)
+    require(engine != ANY_ENGINE, what="engine", given=engine, allowed="an engine, or auto: nothing is searched here")
+    if numbers == "auto":
         if cluster.calibration:
-            watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
+            numbers = cluster.calibration
+            watch.takes(f"calibration {numbers}, which comes with {cluster.name} (--calibration)")
+        else:
+            engine = engine or _default_engine(question, model, cluster, watch)
+            numbers = defaults.numbers_of(engine.partition("=")[0], chip)
     labels = question.precision or "native"
     if isinstance(labels, str):
         labels = (labels,)
     elif ANY_PRECISION in labels:  # all that the chip supports
         labels = ()
+    calibrated = in_version(calibration_of(numbers, chip), engine, chip)
     return systems.System.of(
         model,
         cluster,
-        calibration=in_version(calibration_of(taken, chip), question.stack, chip),
-        stack=question.stack,
+        calibration=calibrated,
+        stack=engine if engine and not _is_measured(calibrated, engine) else None,
         precisions=[parallel.precision(one, model, chip) for one in labels],
         routing=None if question.routing is None else parallel.parse_routing(question.routing),
         memory_fraction=question.memory_fraction,
@@ -275,18 +270,42 @@ def resolve_on(
     )
 
 
-def _default_stack(question: OnCluster, model: arch.AnyModel, cluster: hardware.Cluster, watch: Watch) -> str:
-    """The stack of "auto" where stacks are not compared, with a note of it where there are several to choose from.
+def _is_measured(calibration: passes.Calibration, engine: str) -> bool:
+    """Check whether a calibration comes with what was measured of this engine around its kernels."""
+    return bool(calibration.serving) and catalog.canonical_name("stacks", calibration.stack) == engine
 
-    It is that of the model and the cluster as the catalogue has them: what is set never brings another stack.
+
+def named_engine(text: str) -> str:
+    """Read the engine of a question.
+
+    Returns:
+        The catalogue's name of an engine with its version, if it has one, "vllm=0.14.0"; a file; "any"; empty for auto.
+
+    Raises:
+        InputError: no engine of the catalogue.
     """
-    first, *others = defaults.default_stacks(*as_published(question, model, cluster, watch))
-    if others:
-        watch.takes(
-            f"stack {first}: most is known of it on {cluster.chip.name} for this model, before {', '.join(others)}; "
-            "their costs are not compared here (--calibration)"
-        )
-    return first
+    name, equals, version = (part.strip() for part in text.partition("="))
+    if name in ("auto", ANY_ENGINE) and not equals:
+        return "" if name == "auto" else name
+    if name.endswith(".toml"):
+        return name
+    known = catalog.canonical_name("stacks", name)
+    if known is None or name == ANY_ENGINE:
+        engines = ("auto", *catalog.names("stacks"))
+        allowed = f"{', '.join(engines)}, each but auto also with a version such as vllm=0.12"
+        raise InputError(what="engine", given=text, allowed=allowed, nearest=nearest_name(name, engines))
+    return f"{known}={version}" if version else known
+
+
+def _default_engine(question: OnCluster, model: arch.AnyModel, cluster: hardware.Cluster, watch: Watch) -> str:
+    """Return the engine of "auto", and note it.
+
+    It belongs to the model and the cluster as the catalogue has them: what is set never brings another engine.
+    """
+    model, cluster = as_published(question, model, cluster, watch)
+    engine = defaults.default_engine(model, cluster)
+    watch.takes(defaults.why_taken(engine, model, cluster))
+    return engine
 
 
 def as_published(
@@ -298,15 +317,10 @@ def as_published(
     return model, cluster_of(question.on) if isinstance(question.on, str) else cluster
 
 
-def in_version(numbers: passes.Calibration, server: str | None, chip: hardware.Chip) -> passes.Calibration:
-    """The numbers of the kernels in the version of the server that was named, "vllm=0.14.0", if they are of its
-    stack."""
-    name, _, version = (server or "").partition("=")
-    if (
-        numbers.version
-        or not catalog.release_numbers(version)
-        or catalog.canonical_name("stacks", name) != numbers.name
-    ):
+def in_version(numbers: passes.Calibration, engine: str, chip: hardware.Chip) -> passes.Calibration:
+    """Return the numbers of the kernels in the version of the engine, "vllm=0.14.0", if they are of this engine."""
+    name, _, version = engine.partition("=")
+    if numbers.version or not catalog.release_numbers(version) or name != numbers.name:
         return numbers
     return calibration_of(f"{numbers.name}={version}", chip)
 

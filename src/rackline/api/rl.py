@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import CALIBRATION, CHIPS, PRECISION, PRICE, OnCluster
+from rackline.api.groups import CALIBRATION, CHIPS, ENGINE, PRECISION, PRICE, OnCluster
 from rackline.api.question import (
     MOST_TOKENS,
     CalibrationLike,
@@ -187,6 +187,7 @@ class RlQuestion(TwoLayouts, Lagging, Rollouts, LearningStep, OnCluster):
 
     chips: MaybeWhole = shared(CHIPS, default=None)
     precision: Text = shared(PRECISION, default="bf16")
+    engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     memory_fraction: Number = option(
         "fraction", "fraction of a chip's memory that the engine of rollouts may use", default="0.6", unit="1"
@@ -254,7 +255,7 @@ def rl(question: RlQuestion, watch: Watch) -> posttraining_plan.RlPlan:
         reward = lookup_of(question, watch).model(reward)
     prompt_len, lengths = _lengths(question)
     job = posttraining_job.RlJob.of(
-        resolve_on(question, policy, cluster, watch, question.calibration),
+        resolve_on(question, policy, cluster, watch),
         prompts=question.prompts,
         generations=question.generations,
         prompt_len=prompt_len,

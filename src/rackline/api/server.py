@@ -32,7 +32,7 @@ with late:
 COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "admit", "frontend", "max_batched_tokens",
     "max_num_seqs", "kv_tokens",
-    "precision", "calibration", "stack", "prefix_caching", "eviction", "cache_ttl", "cache_ttl_from", "reserve",
+    "precision", "engine", "calibration", "prefix_caching", "eviction", "cache_ttl", "cache_ttl_from", "reserve",
     "speculate", "prefill_replicas",
 )  # fmt: skip
 

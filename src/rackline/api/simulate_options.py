@@ -7,6 +7,7 @@ from rackline.api.groups import (
     CACHE_HIT,
     CALIBRATION,
     CHIPS,
+    ENGINE,
     OVER_TIME,
     POWER_CAP,
     PRICE,
@@ -30,6 +31,7 @@ from rackline.api.question import (
     MaybeWhole,
     Number,
     Question,
+    Text,
     Texts,
     Whole,
     group,
@@ -216,13 +218,6 @@ class SimulatedTraffic(Traffic):
 class Scheduled(Question):
     """A question of a server: its replicas, what requests pass before them, and the scheduler of each."""
 
-    stack: str | None = option(
-        "text",
-        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; the calibration's by "
-        "default",
-        default=None,
-        group=_SERVER,
-    )
     layout: MaybeLayout = option(
         "text",
         "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
@@ -375,6 +370,7 @@ class SimulateQuestion(
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
     chips: MaybeWhole = shared(CHIPS, default=None)
+    engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     routing: str | None = shared(ROUTING, default=None)
     sampling: Sampling = shared(SAMPLING, default="greedy")

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import CALIBRATION, EVICTION, MOST_MARGIN, PRICE, RENT, THINK_TIME, OnCluster, Sessions
+from rackline.api.groups import (
+    CALIBRATION,
+    ENGINE,
+    EVICTION,
+    MOST_MARGIN,
+    PRICE,
+    RENT,
+    THINK_TIME,
+    OnCluster,
+    Sessions,
+)
 from rackline.api.prices import costs_of, rent_of
 from rackline.api.question import (
     MOST_SECONDS,
@@ -20,6 +30,7 @@ from rackline.api.question import (
     MaybeText,
     Number,
     Numbers,
+    Text,
     option,
     options,
     question,
@@ -107,6 +118,7 @@ class TiersQuestion(Sessions, OnCluster):
     layout: MaybeLayout = option(
         "text", "parallel layout such as tp=8; by default the cheapest for this prompt", default=None
     )
+    engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     price: MaybeNumber = shared(PRICE, default=None)
     rent: str | None = shared(RENT, default=None)

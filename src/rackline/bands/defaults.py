@@ -1,7 +1,9 @@
-"""The stack that is taken where none is named and nothing is searched: that of which most is known.
+"""The serving engine of an answer where a question names none: the same one in every command.
 
-Known are kernels, by the share of a usual decode step that stands on rows measured under the stack on the chip, and
-servers, by how wide the errors of measured ones are. `rackline.bands.stack_choice` compares what stacks cost.
+It is the first of `rackline.catalog.default_engines` that runs on the chip, which is vLLM on most. Another engine takes
+its place where much more is known of it: where its own measured kernels cover at least 20 percentage points more of a
+usual decode step of this model on this chip. What a question asks for besides model and chip plays no part, nor does
+the cost of the answer.
 """
 
 from __future__ import annotations
@@ -12,27 +14,32 @@ from dataclasses import replace
 from functools import lru_cache
 
 from rackline.arch import AnyModel, Model
-from rackline.bands.bands import ANY, Band, Evidence, find_band, kind_of_model, shipped_bands
-from rackline.catalog import measured_stacks, names
+from rackline.bands.bands import Band, Evidence, find_band, kind_of_model, shipped_bands
+from rackline.catalog import calibration_record, default_engines, measured_stacks, names
 from rackline.hardware import Chip, Cluster
 from rackline.parallel import Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime, calibration
-from rackline.passes.fallback import best_stack, num_measured
+from rackline.passes.fallback import GENERIC, num_measured
 from rackline.system import System
 
 _BATCH, _CONTEXT_LEN = 32.0, 2048.0  # of the usual step, on a rank
 _ROOM = 1.25  # memory for weights, and for some KV cache beside them
-_AS_MUCH = 0.1  # of a step: stacks whose shares are this near are known equally well by their kernels
+LEAD = 0.20
+"""Share of a usual decode step by which an engine's measured rows must exceed those of the default engine [1].
+
+A choice: chips differ in which engine was measured more often, and a few rows more do not justify to change engines.
+"""
+_DIGITS = 6  # of a share: what differs by less is equal on all processors
 
 
 def stacks_on(chip: Chip) -> tuple[str, ...]:
-    """Stacks with kernels measured on a chip and launch rules of their own."""
-    return tuple(one for one in measured_stacks() if one in names("launch_rules") and num_measured(one, chip))
+    """Return the engines with kernels measured on a chip and launch rules of their own."""
+    return tuple(name for name in measured_stacks() if name in names("launch_rules") and num_measured(name, chip))
 
 
 def own_share(step: PassTime, stack: str, chip: Chip) -> float:
-    """Share of a step that stands on rows measured under a stack on a chip, over all rows in use [1].
+    """Return the share of a step that rests on rows measured under a stack on a chip, over all rows in use [1].
 
     Rows of another stack, of what stacks share, of the generation or of all chips stand in and do not count.
     """
@@ -42,7 +49,7 @@ def own_share(step: PassTime, stack: str, chip: Chip) -> float:
 
 
 def usual_shares(model: AnyModel, cluster: Cluster) -> dict[str, float]:
-    """Share of a usual decode step that stands on a stack's own rows, of each stack measured on the chip [1].
+    """Return the share of a usual decode step that rests on an engine's own rows, by engine measured on the chip [1].
 
     The step does not depend on what a question asks for beside model and chip: a tensor-parallel replica on as many
     hosts as hold the weights, the checkpoint's own data types, 32 sequences of 2,048 tokens. Empty where that is no
@@ -82,7 +89,7 @@ def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float
 
 
 def errors_of(stack: str, model: AnyModel, chip: Chip, *, pools: bool = False) -> Band:
-    """What measured servers of a stack, with a model of this kind on a chip, deviate by in time per output token.
+    """Return what measured servers of a stack, with this kind of model on a chip, deviate by in time per output token.
 
     Args:
         pools: those with pools of prefill and decode workers.
@@ -91,42 +98,69 @@ def errors_of(stack: str, model: AnyModel, chip: Chip, *, pools: bool = False) -
     return find_band(shipped_bands(), "pools_tpot_s" if pools else "tpot_s", of)
 
 
-def best_known(shares: Mapping[str, float], errors: Mapping[str, Band]) -> list[str]:
-    """Stacks by what is known of them, most first.
+def default_engine(model: AnyModel, cluster: Cluster) -> str:
+    """Return the engine that every command takes for a model on the chips of a cluster where none is named.
 
-    Those whose decode step stands most on their own rows come first; of shares within a tenth of the largest, the one
-    with the narrowest group of measured servers, and of equal groups the least errors.
+    Independent of how many chips are in use and of what is asked for, so that commands agree.
+
+    Returns:
+        "generic" on chips that no engine of the catalogue runs on.
+    """
+    usual = next(iter(default_engines(cluster.chip.vendor)), GENERIC)
+    return most_measured(usual_shares(model, cluster), usual)
+
+
+def why_taken(engine: str, model: AnyModel, cluster: Cluster) -> str:
+    """Return which engine is taken where none is named, with the reason where it is not the usual one."""
+    usual = next(iter(default_engines(cluster.chip.vendor)), GENERIC)
+    if engine == usual:
+        return f"engine {engine} (--engine)"
+    shares = usual_shares(model, cluster)
+    own, others = (f"{shares.get(name, 0.0):.0%}".replace("%", " %") for name in (engine, usual))
+    return (
+        f"engine {engine}: its own measurements cover {own} of a usual decode step on {cluster.chip.name}, those of "
+        f"{usual} {others} (--engine)"
+    )
+
+
+def most_measured(shares: Mapping[str, float], usual: str) -> str:
+    """Return the engine that is taken: the usual one, unless the rows of another cover `LEAD` more.
 
     Args:
-        shares: of a decode step [1], by stack.
-        errors: of served requests, by stack.
+        shares: of a usual decode step that rest on an engine's own rows, by engine [1].
+        usual: engine that is taken where nothing was measured.
     """
-
-    def servers(stack: str) -> tuple[int, float]:
-        band = errors[stack]
-        named = sum(part != ANY for part in (band.of.stack, band.of.kind, band.of.chip))
-        return -named, band.high / band.low
-
-    left, found = dict(shares), list[str]()
-    while left:
-        near = [stack for stack, share in left.items() if share >= max(left.values()) - _AS_MUCH]
-        found.append(min(near, key=servers))
-        del left[found[-1]]
-    return found
+    known = {name: round(share, _DIGITS) for name, share in shares.items()}
+    most = max(known, key=known.__getitem__, default=usual)
+    return most if round(known.get(most, 0.0) - known.get(usual, 0.0), _DIGITS) >= LEAD else usual
 
 
-def default_stacks(model: AnyModel, cluster: Cluster) -> list[str]:
-    """The stacks of a model on the chips of a cluster, by what is known of them; the first is taken without a search.
+def engines_of(model: AnyModel, cluster: Cluster) -> list[str]:
+    """Return the engines that a search may take for a model on a cluster, the default one first."""
+    first = default_engine(model, cluster)
+    return [first, *(name for name in stacks_on(cluster.chip) if name != first)]
 
-    Independent of how many chips are in use and of what is asked for, so that commands agree. Where nothing was
-    measured on the chip, or the layers of the model are not known, that with the most measurements, else the generic
-    one.
+
+def known_engines(chip: Chip) -> list[str]:
+    """Return the engines that run on a chip: those taken where none is named, then those measured there."""
+    return list(dict.fromkeys([*default_engines(chip.vendor), *stacks_on(chip)]))
+
+
+def runs_on(engine: str, chip: Chip) -> bool:
+    """Check whether the catalogue knows that an engine runs on a chip: measured there, or by the chip's vendor."""
+    return engine in known_engines(chip)
+
+
+def numbers_of(engine: str, chip: Chip) -> str:
+    """Return the name of the calibration with which an engine runs on a chip where a question names none.
+
+    It is the engine's own, whose missing rows are filled from others. Where no engine was measured on the chip, it is
+    one that belongs to no engine but has numbers of the chip, such as XLA's on TPUs. An engine without a calibration
+    has the numbers that engines share.
     """
-    shares = usual_shares(model, cluster)
-    errors = {stack: errors_of(stack, model, cluster.chip) for stack in shares}
-    return best_known(shares, errors) or [best_stack(cluster.chip)]
-
-
-def default_stack(model: AnyModel, cluster: Cluster) -> str:
-    """The first of `default_stacks`."""
-    return default_stacks(model, cluster)[0]
+    if not any(num_measured(name, chip) for name in measured_stacks()):
+        for name in set(names("calibrations")) - set(names("stacks")):
+            record = calibration_record(name)
+            if record.stack not in names("stacks") and any(row.chip == chip.name for row in record.operation):
+                return name
+    return engine if engine in names("calibrations") else GENERIC

@@ -13,6 +13,7 @@ from rackline.catalog.calibrations import (
 from rackline.catalog.index import canonical_name, names
 from rackline.catalog.load import (
     calibration_record,
+    default_engines,
     launch_rules_record,
     law_record,
     measured_stacks,
@@ -90,6 +91,7 @@ __all__ = [
     "apart",
     "calibration_record",
     "canonical_name",
+    "default_engines",
     "launch_rules_record",
     "law_record",
     "measured_stacks",

@@ -302,13 +302,30 @@ def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: M
 @functools.cache
 def measured_stacks() -> tuple[str, ...]:
     """Stacks whose kernels were measured, in the order in which they stand in for one another."""
-    ranks = {name: shipped_head("stacks", name).get("fallback_rank") for name in names("stacks")}
+    return _ranked("fallback_rank")
+
+
+@functools.cache
+def default_engines(vendor: str) -> tuple[str, ...]:
+    """Return the engines that are taken on the chips of a vendor where none is named, the first choice first."""
+    return tuple(
+        name for name in _ranked("default_rank") if vendor in _texts(shipped_head("stacks", name)["default_vendors"])
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _ranked(key: str) -> tuple[str, ...]:
+    """Return the stacks that have a rank, in its order."""
+    ranks = {name: shipped_head("stacks", name).get(key) for name in names("stacks")}
     return tuple(name for _, name in sorted((rank, name) for name, rank in ranks.items() if isinstance(rank, int)))
 
 
 def forget() -> None:
     """Read names and files of the catalogue again: one was written."""
-    for kept in (names, file_of, machines, alias_index, _of_catalogue, measured_stacks):
+    for kept in (names, file_of, machines, alias_index, _of_catalogue, measured_stacks, default_engines):
         kept.cache_clear()
 
 

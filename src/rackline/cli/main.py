@@ -332,6 +332,8 @@ def _words(error: CycloptsError, given: list[str]) -> str:
         return f"rackline {command}: {name}: got nothing, allowed: {what}; see rackline {command} --help"
     if isinstance(error, UnusedCliTokensError):
         words = " ".join(error.unused_tokens or ())
+        if f"--launch {words}" in " ".join(given):
+            return f"rackline {command}: --launch takes no name: --engine {words} --launch"
         return f"rackline {command}: got {words!r}, allowed: no more words; see --help"
     return f"{str(error).strip()} See: rackline {command} --help".replace("  ", " ")
 

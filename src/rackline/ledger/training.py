@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.bands.defaults import default_stack
+from rackline.bands.defaults import default_engine, numbers_of
 from rackline.display.axes import DAY
 from rackline.ledger.drawings import line_drawing, spread
 from rackline.ledger.scenes import Scene, work
@@ -58,7 +58,7 @@ def grpo_job(world: World, name: str, answers: int) -> RlJob:
         InputError: a model whose layers are not known.
     """
     model, rack = world.model(name), world.cluster(CLUSTER).with_num_chips(CHIPS)
-    numbers = calibration(default_stack(model, rack), rack.chip)
+    numbers = calibration(numbers_of(default_engine(model, rack), rack.chip), rack.chip)
     return RlJob.of(
         System.of(model, rack, calibration=numbers, precisions=[precision("bf16", model, rack.chip)]),
         prompts=answers // _GENERATIONS,

@@ -269,7 +269,7 @@ def _second(plan: Plan, best: Choice) -> Text:
 
 def _next(plan: Plan, best: Choice) -> str:
     """What one may ask next."""
-    asks = ["--full for rows, fronts and other layouts", "--launch auto for commands"]
+    asks = ["--full for rows, fronts and other layouts", "--launch for commands"]
     if plan.demand.limits.tpot_s is None and plan.demand.limits.ttft_s is None:
         asks.insert(0, "--tpot 50ms --ttft 2s: no latency is limited")
     elif best.utilisation < 0.7:

@@ -1,6 +1,6 @@
 """Launch rules of serving engines: the layouts and data types that an engine refuses to start, and why.
 
-The words of a refusal are in `catalog/data/launch_rules`. Which engine is taken is in `rackline.bands.stack_choice`.
+The words of a refusal are in `catalog/data/launch_rules`. Which engine is taken is in `rackline.bands.defaults`.
 """
 
 from __future__ import annotations

@@ -296,12 +296,14 @@ def contenders(
     prefill: PrefillPool | None = ANY_POOL,
     threads: int = 2,
     open_loop: bool = True,
+    leftover: bool = True,
 ) -> Contenders:
     """The cheapest engines and pairs of pools within the limits, by their estimates.
 
     Args:
         system, demand, among, prefill: as `plan`.
         open_loop: whether engines are ranked under random arrivals; else with every slot always taken.
+        leftover: whether engines on chips that are left over are searched as well, which takes half of the time.
 
     Raises:
         InputError: the space is empty.
@@ -316,9 +318,11 @@ def contenders(
     space = whole.launchable(pools=prefill is not None)
     apart = None if prefill is None else PoolSearch.of(space, limits, prefill.space(space))
     engines = _looked_at(space, limits, apart, open_loop=open_loop)
-    engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=open_loop)))
+    if leftover:
+        filled = with_leftover(engines.contenders, space, limits, open_loop=open_loop)
+        engines = replace(engines, contenders=tuple(filled))
     pools = None if apart is None else apart.answer()
-    if pools is not None and pools.contenders and (prefill is None or prefill.system is None):
+    if leftover and pools is not None and pools.contenders and (prefill is None or prefill.system is None):
         pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=open_loop))
         pools = replace(pools, contenders=pairs, best=pairs[0])
     return Contenders(whole=whole, space=space, prefill=prefill, engines=engines, pools=pools)

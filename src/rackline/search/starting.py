@@ -69,7 +69,7 @@ def launch_options(
     behind = prefixes.tiers[1:] if prefixes is not None else ()
     notes += [f"prefixes in {tier.name}: its options were not read" for tier in behind if not _is_host(tier.name)]
     return LaunchOptions(
-        stack=asked.engine or found.system.calibration.name,
+        stack=asked.engine,
         version=asked.version,
         prefill_on=asked.prefill_cluster,
         drafts=drafts,

@@ -307,6 +307,9 @@ class Stack(CatalogueObject):
     Args:
         fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
             stack without measured kernels.
+        default_rank: Place among the engines that are taken where none is named; none for one that has to be named or
+            measured.
+        default_vendors: Vendors of the chips on which it is taken where none is named.
         static_batch_version: Version that drove single batches step by step where a source states none; empty for the
             newest.
         newest_version: Newest version whose defaults these are; what is launched where nothing else is said.
@@ -323,6 +326,8 @@ class Stack(CatalogueObject):
     """
 
     fallback_rank: Count | None = None
+    default_rank: Count | None = None
+    default_vendors: tuple[str, ...] = ()
     static_batch_version: str = ""
     newest_version: str = ""
     version_error: tuple[Fraction, ...] = ()

@@ -291,7 +291,7 @@ def _rate_of(file: SweepFile, axis: Axis) -> Rate | None:
     if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in ends):
         return None
     others = [one for one in file.axes if one is not axis]
-    named = [one for one in others if one.name in ("model", "on", "calibration", "stack")]
+    named = [one for one in others if one.name in ("model", "on", "engine", "calibration")]
     base = {one.name: _first(one) for one in others if one not in named and one.place != "input"}
     choices = [[(one.name, value) for value in cast("Sequence[Any]", one.values)] for one in named]
     rates: set[Rate | None] = set()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 from rackline.arch import Model
-from rackline.bands.defaults import default_stack
+from rackline.bands.defaults import default_engine, numbers_of
 from rackline.errors import InputError
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
@@ -70,7 +70,7 @@ def _asked(resolver: Resolver, case: Case) -> tuple[RlJob, Schedule]:
         raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
     chip = resolver.chip(case.chip)
     rack = resolver.cluster(chip, case.num_chips)
-    numbers = calibration(case.text("engine") or default_stack(model, rack), chip)
+    numbers = calibration(case.text("engine") or numbers_of(default_engine(model, rack), chip), chip)
     around = stack_named(case.text("engine"), numbers, chip)
     if case.values.get("eager"):
         eager = {"graphs.eager_decode": True, "graphs.captured_tokens": 0, "graphs.captured_prompt_tokens": 0}

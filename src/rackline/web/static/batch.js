@@ -137,7 +137,7 @@
   /** The pass as `rackline explain` takes it. */
   function explained(/** @type {any} */ facts, /** @type {string} */ basis, /** @type {number} */ batch, /** @type {number} */ context) {
     const { model, on, ...rest } = facts.params;
-    const options = { on, batch, context, ...rest, ...(basis === "blackboard" ? { calibration: "unit", policy: "blackboard", ...(rest.calibration !== "unit" ? { stack: rest.calibration } : {}) } : {}) };
+    const options = { on, batch, context, ...rest, ...(basis === "blackboard" ? { calibration: "unit", policy: "blackboard", ...(rest.calibration !== "unit" ? { engine: rest.calibration } : {}) } : {}) };
     return parts.spelled("explain", [model], options);
   }
 
