@@ -31,6 +31,8 @@ _RATE = {"": 1.0} | {f"{unit}/s": factor for unit, factor in _BYTES.items() if u
 _FLOP_RATE = {"": 1.0} | {
     f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s")
 }
+USUAL_PERCENTILE = 99.0
+"""Share of the requests that must stay below a limit which does not say another one [%]."""
 _PER_HOUR = ("", "$", "USD", "$/h", "$/hour", "USD/h", "USD/hour", "usd/h", "usd/hour")
 _PER_TIME = (
     {"": 1.0}
@@ -131,7 +133,9 @@ def _parse(
 
 
 def _nearest_unit(number: str, unit: str, units: Mapping[str, float]) -> str | None:
-    """Return the quantity with the unit that differs only in case, if exactly one does."""
+    """Return the quantity with the unit that differs only in case, if exactly one does; minutes for "m"."""
+    if unit == "m" and "min" in units:
+        return f"{number}min"
     close = [known for known in units if known and known.lower() == unit.lower()]
     return f"{number}{close[0]}" if len(close) == 1 else None
 
@@ -211,7 +215,7 @@ def parse_whole(value: Quantity, *, name: str = "count", **bounds: Unpack[Bounds
 
 
 def parse_limit(value: Quantity, *, name: str, **bounds: Unpack[Bounds]) -> tuple[float, float | None]:
-    """Read a limit of a latency, "2s" of the mean or "2s@p99" of a percentile.
+    """Read a limit of a latency: "2s" for 99 of 100 requests, "2s@p90" for another share, "2s@mean" for the mean.
 
     Returns:
         The limit [s] and the percentile; None for the mean.
@@ -220,16 +224,36 @@ def parse_limit(value: Quantity, *, name: str, **bounds: Unpack[Bounds]) -> tupl
         UnitError: another form.
 
     Example:
-        >>> parse_limit("2s", name="ttft"), parse_limit("50ms@p99", name="tpot")
-        ((2.0, None), (0.05, 99.0))
+        >>> parse_limit("2s", name="ttft"), parse_limit("50ms@p90", name="tpot"), parse_limit("1min@mean", name="ttft")
+        ((2.0, 99.0), (0.05, 90.0), (60.0, None))
     """
     if not isinstance(value, str) or "@" not in value:
-        return parse_seconds(value, name=name, **bounds), None
+        return parse_seconds(value, name=name, **bounds), USUAL_PERCENTILE
     time, _, place = (part.strip() for part in value.partition("@"))
-    found = parse_seconds(time, name=name, **bounds)
+    seconds = parse_seconds(time, name=name, **bounds)
+    if place == "mean":
+        return seconds, None
     if not place.startswith("p") or not place[1:]:
-        raise UnitError(what=name, given=value, allowed="a time and a percentile such as 2s@p99", nearest=f"{time}@p99")
-    return found, parse_count(place[1:], name=f"{name} percentile", maximum=99.99)
+        allowed = "a time such as 2s, for 99 of 100 requests, or 2s@p90 or 2s@mean"
+        raise UnitError(what=name, given=value, allowed=allowed, nearest=f"{time}@p99")
+    return seconds, parse_count(place[1:], name=f"{name} percentile", maximum=99.99)
+
+
+def format_limit(seconds: float, percentile: float | None) -> str:
+    """Write a limit of a latency as `parse_limit` reads it.
+
+    Example:
+        >>> format_limit(2.0, 99.0), format_limit(0.05, 90.0), format_limit(0.05, None)
+        ('2.0s', '0.05s@p90', '0.05s@mean')
+    """
+    if percentile == USUAL_PERCENTILE:
+        return f"{seconds!r}s"
+    return f"{seconds!r}s@{statistic_name(percentile)}"
+
+
+def statistic_name(percentile: float | None) -> str:
+    """Return the name of a percentile, or of the mean for None: "p99", "mean"."""
+    return "mean" if percentile is None else f"p{percentile:g}"
 
 
 def parse_rate(value: Quantity, *, name: str = "bandwidth", **bounds: Unpack[Bounds]) -> float:

@@ -15,7 +15,7 @@ from rackline.api.groups import ModelQuestion, Planned
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.question import MaybeNumber, MaybeWhole, Texts, option, question, whole
 from rackline.api.resolve import ANY_ENGINE
-from rackline.api.traffic import Use, use_lines, with_use
+from rackline.api.traffic import Use, limits_lines, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.late import late
@@ -238,6 +238,7 @@ def _text(answer: Answer[AffordQuestion, Afforded], width: int) -> Iterable[Any]
     body = Text.assemble((said, "bold"), *(f"\n{line}" for line in lines))
     below = ", ".join(text for text, given in asked.items() if given)
     box = wording.Box(body, found.offers[0].name, below, "red" if found.offers[0].best is None else "green")
+    yield from limits_lines(found.use)
     yield column.spaced([box, *_sheets(found)])
     yield from use_lines(found.use)
 

@@ -12,7 +12,7 @@ from rackline.api.groups import SET, ModelQuestion, Planned
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.question import Limit, Settings, Text, Texts, limit, option, question, shared
 from rackline.api.resolve import ANY_ENGINE, Lookup, as_published, lookup_of, named, named_engine
-from rackline.api.traffic import Use, use_lines, with_use
+from rackline.api.traffic import Use, limits_lines, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, UnknownNameError, nearest_name, require
 from rackline.late import late
@@ -80,6 +80,7 @@ def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any
     if not rows:
         yield compare_report.compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
         return
+    yield from limits_lines(found.use)
     yield deployments_report.deployments_report(rows, prices=found.prices)
     fleets = deployments_report.fleets_report(rows)
     if fleets is not None:

@@ -21,7 +21,7 @@ from rackline.api.planned import (
     following_text,
 )
 from rackline.api.resolve import ANY_ENGINE, named
-from rackline.api.traffic import Use, use_lines, with_use
+from rackline.api.traffic import Use, limits_lines, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.api.what_if import leading_number, read_sweep, setting
 from rackline.errors import InputError, require
@@ -71,6 +71,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield from more
         return
     plan, best = found.plan, found.plan.best
+    yield from limits_lines(found.use)
     known, took_s = [] if best is None else likelihood.intervals_of(best, plan.system), answer.elapsed_s
     if question.full:
         yield plan_report.plan_report(plan, found.risk, bands=known, width=width, elapsed_s=took_s, misfit=found.misfit)

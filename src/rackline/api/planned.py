@@ -12,7 +12,7 @@ from rackline.api.question import Option, options
 from rackline.api.resolve import ANY_ENGINE
 from rackline.api.traffic import Use
 from rackline.late import late
-from rackline.units import format_seconds, format_usd
+from rackline.units import format_limit, format_seconds, format_usd
 
 with late:
     from rackline import search, system as systems
@@ -272,9 +272,10 @@ def _simulated(question: PlanQuestion, plan: search.Plan, layout: str, types: st
     both = (options(simulate_options.SimulateQuestion).keys() & options(PlanQuestion).keys()) - set(_NOT_SHARED)
     shared = question.given(*sorted(both))
     limits = plan.demand.limits
-    each = {"ttft": limits.ttft_s, "tpot": limits.tpot_s}
-    percentile = max(limits.ttft_percentile or 50.0, limits.tpot_percentile or 50.0)  # a mean is about the median
-    slo = ",".join(f"{name}={value!r}s" for name, value in each.items() if value) + f"@p{percentile:g}"
+    slo = ",".join(
+        f"{name.removesuffix('_s')}={format_limit(limit_s, percentile)}"
+        for name, limit_s, percentile in limits.latencies()
+    )
     workload = plan.demand.workload
     lengths: dict[str, Any] = {"mix": question.mix}
     if question.mix is None and question.trace is None:
@@ -317,5 +318,5 @@ def following_text(found: Following) -> Iterable[Any]:
         column.Column("tpot_p99_s", "TPOT p99", "s", "outcome.tpot_p99_s", priority=1),
         column.Column("most_replicas", "most replicas", "whole", "outcome.most_replicas", priority=2),
     ]
-    at = f"each limit at p{runs.slo.percentile:g} of the whole load"
+    at = f"limits on {runs.slo.statistics} of the whole load"
     yield column.Sheet("over time", columns, found.tried, f"{load}, by layout and policy", at)

@@ -24,9 +24,9 @@ from rackline.api.model_options import MediaQuestion, media_of, with_media
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
 from rackline.api.prices import offer_of, rent_of
 from rackline.api.question import (
-    MOST_SECONDS,
     MOST_USD,
     CalibrationLike,
+    Limit,
     MaybeLayout,
     MaybeNumber,
     MaybeText,
@@ -34,6 +34,7 @@ from rackline.api.question import (
     Numbers,
     Text,
     defaults,
+    limit,
     option,
     question,
     shared,
@@ -81,13 +82,7 @@ class PriceQuestion(Served, MediaQuestion):
         "longest prompt of each context tier, such as 32k,200k,1M", default="32k,128k", several=True
     )
     output: MaybeNumber = tokens("output tokens that a request adds to the context; 1k by default", default=None)
-    tpot: MaybeNumber = option(
-        "seconds",
-        "limit on time per output token in the standard mode, of the mean; 50ms by default",
-        default=None,
-        unit="s",
-        maximum=MOST_SECONDS,
-    )
+    tpot: Limit = limit("time per output token in the standard mode (50ms by default)", "50ms")
     fast: Numbers = option(
         "count",
         "speed-ups of the fast modes over the standard one, such as 1.5,2.5; below 2 a mode is called priority",
@@ -392,12 +387,13 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     )
     steps, output_len = asked.contexts, asked.output or USUAL_OUTPUT
     check_context(systems[0].model, max(steps) + output_len, watch)
+    limits = systems_of.Constraints.of(asked.tpot, None)
     terms = pricing.Terms(
         margin=asked.margin,
         earned_at="longest" if asked.margin_at == "longest" else "mean",
         utilisation=asked.utilisation,
         output_len=output_len,
-        tpot_s=asked.tpot,
+        tpot_s=limits.tpot_s,
         fast_ratios=asked.fast,
         lifetimes_s=asked.lifetimes,
         mixture=mixture,

@@ -17,7 +17,9 @@ from rackline.api.verbs import entries
 from rackline.errors import InputError, require, unknown_name
 from rackline.late import late
 from rackline.units import (
+    USUAL_PERCENTILE,
     Quantity,
+    format_limit,
     parse_bytes,
     parse_count,
     parse_fraction,
@@ -225,8 +227,8 @@ def whole(help_text: str, *, minimum: int = 1, maximum: float = MOST_CHIPS, defa
 
 
 def limit(what: str, example: str, *, default: Any = None) -> Any:
-    """An option that limits a latency, at its mean or at a percentile."""
-    text = f"largest {what}: of the mean, such as {example}, or of a percentile: {example}@p99"
+    """An option that limits a latency of most requests, or of their mean."""
+    text = f"{what} that 99 of 100 requests stay below, such as {example}; another share: {example}@p90, {example}@mean"
     return option("limit", text, unit="s", default=default)
 
 
@@ -248,7 +250,7 @@ def _quantity(one: Option, given: Any, name: str) -> float:
 
 def _limit(one: Option, value: Any, name: str) -> float | str:
     limit_s, percentile = parse_limit(value, name=name, maximum=MOST_SECONDS)
-    return limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}"
+    return limit_s if percentile == USUAL_PERCENTILE else format_limit(limit_s, percentile)
 
 
 def _text(one: Option, value: Any, name: str) -> str:

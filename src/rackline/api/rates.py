@@ -17,7 +17,7 @@ from rackline.api.groups import SPREADS, Traffic
 from rackline.errors import InputError, nearest_name, placed, require, unknown_name
 from rackline.files import is_file, parse_toml, read_text
 from rackline.late import late
-from rackline.units import parse_count, parse_fraction, parse_limit, parse_per_second, parse_whole
+from rackline.units import format_limit, parse_count, parse_fraction, parse_limit, parse_per_second, parse_whole
 
 with late:
     from rackline import simulation
@@ -89,7 +89,6 @@ _FORM = 'TOML with [[classes]], such as name = "chat", share = 0.8, input = "1k"
 _KEYS = ("name", "share", "rate", "load", "input", "output", "lengths", "priority", "ttft", "tpot", "e2e", "offline",
          "requests", "fill")  # fmt: skip
 _RATES, _LIMITS = ("share", "rate", "load"), ("ttft", "tpot", "e2e")
-_USUAL_PERCENTILE = 99.0
 _MOST_CLASSES, _MOST_BACKLOG = 64, 10_000_000
 
 
@@ -168,10 +167,10 @@ def _read(question: Traffic, row: dict[str, Any]) -> classes.ClassTraffic:
         own = rates_of(str(row["load"]), question.load_time, rate, simulation.read_trace)
     lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in ("input", "output")]
     limits = [
-        simulation_requests.ClassLimit(latency=f"{key}_s", seconds=seconds, percentile=place or _USUAL_PERCENTILE)
+        simulation_requests.ClassLimit(latency=f"{key}_s", seconds=seconds, percentile=percentile)
         for key in _LIMITS
         if key in row
-        for seconds, place in (parse_limit(row[key], name=key),)
+        for seconds, percentile in (parse_limit(row[key], name=key),)
     ]
     return classes.ClassTraffic(
         name=name.strip(),
@@ -257,11 +256,15 @@ def has_tiers(question: Traffic) -> bool:
 
 
 def strictest(kinds: Sequence[classes.ClassTraffic]) -> str | None:
-    """The lowest limit on each latency of any class, at the highest percentile, as `slo` is written; None for none."""
-    limits = [limit for one in kinds for limit in one.limits]
-    least = {one.latency: min(other.seconds for other in limits if other.latency == one.latency) for one in limits}
-    text = ",".join(f"{name.removesuffix('_s')}={seconds!r}s" for name, seconds in least.items())
-    return f"{text}@p{max(one.percentile for one in limits):g}" if limits else None
+    """Return the lowest limit on each latency of any class, at its highest percentile, as `slo` is written."""
+    limits = [limit for kind in kinds for limit in kind.limits]
+    texts: list[str] = []
+    for latency in dict.fromkeys(limit.latency for limit in limits):
+        same = [limit for limit in limits if limit.latency == latency]
+        percentile = max((limit.percentile for limit in same if limit.percentile is not None), default=None)
+        text = format_limit(min(limit.seconds for limit in same), percentile)
+        texts.append(f"{latency.removesuffix('_s')}={text}")
+    return ",".join(texts) or None
 
 
 _MIX_KEYS = ("share", "input", "output")

@@ -177,7 +177,7 @@ def report(found: ScaledRuns, *, elapsed_s: float) -> Iterable[Any]:
     body = Text(summary(found), style="bold")
     body.append(f"\n{'keeps' if kept else 'breaks'} the limits", style="bold green" if kept else "bold red")
     body.append(
-        f" at p{found.slo.percentile:g} over the whole load; "
+        f" on {found.slo.statistics} over the whole load; "
         f"replicas: {wording.written(one.mean_replicas)} on average, {one.most_replicas:,.0f} at most"
     )
     if run.interrupted:

@@ -31,7 +31,16 @@ from rackline.api.server import (
     with_tiers,
 )
 from rackline.api.simulate_options import SimulateQuestion
-from rackline.api.traffic import Use, encoded_over, limits_of, note_early_ends, requests_of, use_lines, with_use
+from rackline.api.traffic import (
+    Use,
+    encoded_over,
+    limits_lines,
+    limits_of,
+    note_early_ends,
+    requests_of,
+    use_lines,
+    with_use,
+)
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.files import write_text
@@ -65,6 +74,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         yield from agents.report(found, elapsed_s=answer.elapsed_s)
         return
     if isinstance(found, ScaledRuns):
+        yield from limits_lines(found.use)
         yield from scaled.report(found, elapsed_s=answer.elapsed_s)
         yield from use_lines(found.use)
         return
@@ -74,6 +84,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
             yield from simulate_report.frontend_lines(found.at_capacity.summary)
         return
     data = {name: run.summary for name, run in found.runs.items()}
+    yield from limits_lines(found.use)
     yield simulate_report.run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
     yield from use_lines(found.use)
     yield from _energy_text(found.run)

@@ -14,7 +14,16 @@ from rackline.api.question import Question, options
 from rackline.api.resolve import window_of
 from rackline.errors import InputError, nearest_name
 from rackline.late import late
-from rackline.units import format_seconds, parse_bytes, parse_count, parse_rate, parse_seconds
+from rackline.units import (
+    USUAL_PERCENTILE,
+    format_limit,
+    format_seconds,
+    parse_bytes,
+    parse_limit,
+    parse_rate,
+    parse_seconds,
+    statistic_name,
+)
 
 with late:
     from rackline import arch, catalog, hardware, simulation
@@ -25,6 +34,8 @@ with late:
 
 
 USUAL = "chat"
+_LIMITED = {"tpot": "time per output token", "ttft": "time to first token", "slo": "limits", "capacity": "limits"}
+"""Options that limit a latency."""
 
 
 Q = TypeVar("Q", bound=Question)
@@ -48,12 +59,28 @@ class Use:
 
     @property
     def text(self) -> str:
-        """One line: "for chat (the default): input 1,155, ttft 2.00 s@p99"; empty where it added nothing."""
-        if not self.filled:
+        """One line: "for chat (the default): input 1,155"; empty where it added nothing but limits that stand above."""
+        filled = {name: value for name, value in self.filled.items() if self.asked or name not in _LIMITED}
+        if not filled:
             return f"for {self.name}: no latency is limited" if self.asked else ""
         how = "" if self.asked else " (the default)"
-        values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.filled.items())
+        values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in filled.items())
         return f"for {self.name}{how}: {values}"
+
+    @property
+    def limits_text(self) -> str:
+        """Say which limits apply because nobody gave any; empty where somebody did."""
+        limits = {name: value for name, value in self.filled.items() if name in _LIMITED}
+        if self.asked or not limits:
+            return ""
+        texts = " and ".join(f"{_LIMITED[name]} {value}" for name, value in limits.items())
+        return f"No limits given, so those of {self.name} apply: {texts}."
+
+
+def limits_lines(use: Use | None) -> Iterable[Any]:
+    """Yield the line above an answer that says which limits apply because nobody gave any."""
+    if use is not None and use.limits_text:
+        yield wording.Prose(use.limits_text)
 
 
 def use_lines(use: Use | None, *, full: bool = False) -> Iterable[Any]:
@@ -86,28 +113,31 @@ def with_use(question: Q) -> tuple[Q, Use]:
     """
     known, given = options(type(question)), vars(question)
     record = record_of(given["use"])
-    place = "" if record.percentile is None else f"@p{record.percentile:g}"
     lengths: dict[str, float | None] = {}
     alone = given["mix"] is None and given["trace"] is None and given.get("classes") is None
     if alone and not rates.is_recorded(given.get("load") or ""):
         lengths = {"input": record.input_len, "output": record.output_len}
     if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
         lengths["cache_hit"] = record.cache_hit or None
-    limits: dict[str, float | None] = {"tpot": record.tpot_s, "ttft": record.ttft_s}
+    limits: dict[str, float] = {}
+    # a limit that nobody gave is not applied beside one that somebody gave
+    if given["use"] is not None or not any(given.get(name) is not None for name in _LIMITED):
+        limits = {name: value for name, value in (("tpot", record.tpot_s), ("ttft", record.ttft_s)) if value}
+    percentile = record.percentile or USUAL_PERCENTILE
+    texts = {name: format_limit(value, percentile) for name, value in limits.items()}
     values: dict[str, float | str] = {
         name: value for name, value in lengths.items() if name in known and value is not None and not given[name]
     }
     shown = {name: f"{value:.0%}" if name == "cache_hit" else f"{value:,.0f}" for name, value in values.items()}
     if "slo" in known:
-        if given["slo"] is None and any(limits.values()):
-            values["slo"] = ",".join(f"{name}={value!r}s" for name, value in limits.items() if value) + place
-            shown |= {name: f"{format_seconds(value)}{place}" for name, value in limits.items() if value}
+        if given["slo"] is None and limits:
+            values["slo"] = ",".join(f"{name}={text}" for name, text in texts.items())
+            shown |= {name: _shown_limit(value, percentile) for name, value in limits.items()}
         limits = {}
     for name, value in limits.items():
-        if name in known and value is not None and given[name] is None:
-            of_mean = known[name].kind != "limit"  # an option that takes no percentile
-            values[name] = value if of_mean else f"{value!r}s{place}"
-            shown[name] = f"{format_seconds(value)}{'' if of_mean else place}"
+        if name in known and given[name] is None:
+            values[name] = texts[name]
+            shown[name] = _shown_limit(value, percentile)
     use = Use(
         name=record.name,
         asked=given["use"] is not None,
@@ -115,6 +145,10 @@ def with_use(question: Q) -> tuple[Q, Use]:
         sources={name: _source(record, name) for name in shown},
     )
     return replace(question, **values), use
+
+
+def _shown_limit(limit_s: float, percentile: float | None) -> str:
+    return f"{format_seconds(limit_s)} ({statistic_name(percentile)})"
 
 
 def _source(record: catalog.UseRecord, name: str) -> str:
@@ -344,26 +378,25 @@ def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths
 
 
 def limits_of(text: str, name: str) -> simulation.Slo:
-    """Read "ttft=2s,tpot=50ms@p99".
+    """Read "ttft=2s,tpot=50ms@p90", each limit as `parse_limit` reads it.
 
     Raises:
         InputError: another form.
     """
-    limits, at, place = text.partition("@")
-    found: dict[str, float] = {}
-    for part in limits.split(","):
+    limits: dict[str, float | None] = {}
+    for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in _LIMITS or not equals:
             near = nearest_name(key, _LIMITS)
             raise InputError(
                 what=name,
                 given=text,
-                allowed="ttft, tpot or e2e with a time, and a percentile, such as ttft=2s,tpot=50ms@p99",
+                allowed="ttft, tpot or e2e with a time, such as ttft=2s,tpot=50ms (for 99 of 100 requests) or "
+                "ttft=2s@p90",
                 nearest=near and f"{near}=2s",
             )
-        found[f"{key}_s"] = parse_seconds(value, name=f"{name} {key}")
-    of = place.strip().removeprefix("p") if at else 99.0
-    return simulation.Slo(**found, percentile=parse_count(of, name=f"{name} percentile", maximum=100.0))
+        limits[f"{key}_s"], limits[f"{key}_percentile"] = parse_limit(value, name=f"{name} {key}")
+    return simulation.Slo(**limits)
 
 
 def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.TierSpec, ...]:

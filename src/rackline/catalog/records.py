@@ -110,7 +110,7 @@ class UseRecord(SourcedRecord):
         cache_hit: Share of the prompt that is in the KV cache already.
         ttft_s: Largest time to first token; none where nobody waits [s].
         tpot_s: Largest time per output token; none where nobody waits [s].
-        percentile: Of the requests that must meet the limits; the mean without it.
+        percentile: Of the requests that must meet the limits; 99 without it.
     """
 
     input_len: Annotated[float, Field(ge=1.0)]

@@ -23,7 +23,7 @@ from rackline.search.served import FewRequests
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import LEAST_CHANCE, Constraints, LimitRisk, Risk
-from rackline.units import format_count, format_seconds, format_usd, format_watts, plural, several
+from rackline.units import format_count, format_seconds, format_usd, format_watts, plural, several, statistic_name
 
 BASIS: dict[Basis, str] = {
     "closed_loop_estimate": "closed-loop estimates, with every slot always taken",
@@ -51,7 +51,7 @@ _SERVED_NAMES = {
 
 
 def request_text(plan: Plan) -> str:
-    """The question as a sentence: lengths and limits; a limit without a percentile is one on the mean."""
+    """The question as a sentence: lengths and limits."""
     work = plan.demand.workload
     text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
     if work.mixture is not None:
@@ -59,7 +59,7 @@ def request_text(plan: Plan) -> str:
     if work.cache_hit:
         text += f", {percent(work.cache_hit)} of the prompt cached"
     for name, limit, percentile in plan.demand.limits.latencies():
-        of = "mean of " if percentile is None else f"p{percentile:g} of "
+        of = f"{statistic_name(percentile)} of "
         text += f", {of}{name.removesuffix('_s')} ≤ {format_seconds(limit)}"
     return text
 
@@ -139,9 +139,26 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None, fleet: Fl
         )
     notes = [Text(note, style="yellow") for note in (then or choice).precision.notes]
     risks = () if risk is None else risk_lines(risk, priced=plan.priced)
+    risks = [*risks, *_open_lines(plan, choice)]
     needed = [] if fleet is None else [Text(_fleet_line(fleet), style="bold green")]
     body = Text("\n").join([*needed, Text(rate, style="" if needed else "bold green"), *lines, *notes, *risks])
     return Box(body, title(plan), request_text(plan))
+
+
+def _open_lines(plan: Plan, choice: Choice) -> list[Text]:
+    """List the p99 of each latency that nobody limited, as simulated."""
+    if choice.sustained is None:
+        return []
+    limits, simulated = plan.demand.limits, choice.sustained.simulated
+    open_latencies = (
+        ("time per output token", limits.tpot_s, simulated.tpot_s),
+        ("time to first token", limits.ttft_s, simulated.ttft_s),
+    )
+    return [
+        Text(f"{name}: no limit given, p99 {format_seconds(latency.p99)}")
+        for name, limit_s, latency in open_latencies
+        if limit_s is None
+    ]
 
 
 def risk_lines(risk: Risk, *, priced: bool) -> list[Text]:

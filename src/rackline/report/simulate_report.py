@@ -14,7 +14,7 @@ from rackline.display.wording import Box, Prose, composed, percent, short_count,
 from rackline.report.memory_report import memory_share, memory_sheet, misfit_report
 from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
-from rackline.units import format_count, format_seconds, format_usd, plural, several
+from rackline.units import format_count, format_seconds, format_usd, plural, several, statistic_name
 
 if TYPE_CHECKING:
     from rackline.search.rate_capacity import RateCapacity
@@ -90,9 +90,16 @@ def _limits(data: Mapping[str, Any]) -> Text | None:
         return None
     return composed(
         ("\nkeeps the limits", "bold green") if data["meets_slo"] else ("\nbreaks the limits", "bold red"),
-        f" at p{data['slo']['percentile']:g}; {percent(data['slo_attainment'])} of requests are within them, "
+        f" on {_statistics(data['slo'])}; {percent(data['slo_attainment'])} of requests are within them, "
         f"{written(data['goodput_requests_per_s'])} requests/s",
     )
+
+
+def _statistics(slo: Mapping[str, Any]) -> str:
+    """Return the statistics that the limits of an answer are of; see `Slo.statistics`."""
+    from rackline.simulation.classes import Slo
+
+    return Slo(**slo).statistics
 
 
 def _spread_columns() -> list[Column[Any]]:
@@ -195,7 +202,11 @@ def class_sheets(rows: Sequence[Mapping[str, Any]], title: str) -> list[Sheet[An
 
 def _broken(row: Mapping[str, Any]) -> list[str]:
     """The limits of a class that are not kept at their percentile."""
-    return [f"{one['latency'].removesuffix('_s')}@p{one['percentile']:g}" for one in row["limits"] if not one["holds"]]
+    return [
+        f"{limit['latency'].removesuffix('_s')}@{statistic_name(limit['percentile'])}"
+        for limit in row["limits"]
+        if not limit["holds"]
+    ]
 
 
 def frontend_lines(data: Mapping[str, Any]) -> list[RenderableType]:
@@ -290,7 +301,7 @@ def rate_capacity_report(found: RateCapacity) -> Group:
         broken = "" if found.broken_per_s is None else f"; {written(found.broken_per_s)} requests/s do not"
         body = composed(
             (f"{written(found.rate_per_s)} requests/s", "bold green"),
-            f" meet the limits at p{found.slo.percentile:g} (95 % interval {low} to {high})",
+            f" meet the limits on {found.slo.statistics} (95 % interval {low} to {high})",
             (f"{broken} ({found.reason})", "dim") if broken else None,
         )
     latencies = (("ttft_s", "ttft"), ("tpot_s", "tpot"), ("e2e_s", "whole request"))

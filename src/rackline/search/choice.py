@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -202,6 +203,7 @@ class Choice:
         "requests_per_s=whole.requests_per_s",
         "saturation_requests_per_s=whole.saturation_requests_per_s",
         "utilisation=whole.utilisation",
+        "bound",
         "output_tokens_per_s_per_chip=whole.output_tokens_per_s_per_chip",
         "usd_per_mtok_input=whole.usd_per_mtok_input",
         "usd_per_mtok_output=whole.usd_per_mtok_output",
@@ -417,6 +419,11 @@ class Choice:
         """The rest of the cost over output tokens [USD per million]; chip-hours per million without a price."""
         return self.usd_per_mtok_output_all_in * (1.0 - self.prompt_cost_share)
 
+    @property
+    def bound(self) -> str:
+        """What keeps the rate from being higher; empty where it was not simulated."""
+        return self.sustained.bound if self.sustained else ""
+
     def with_sustained_rate(self, sustained: SustainedRate) -> Choice:
         """This choice with its simulated sustained rate."""
         served = replace(self, sustained=sustained)
@@ -477,3 +484,38 @@ class Leftover:
     def requests_per_s(self) -> float:
         """Arrivals at which the limits hold, of all of them [requests/s]."""
         return self.places * self.choice.requests_per_s
+
+
+TIE = 0.03
+"""Costs that differ by no more than this share are equal: then the simpler deployment is taken."""
+
+
+def simplicity(choice: Choice) -> tuple[int, ...]:
+    """Return a sort key, smaller for what is simpler to run.
+
+    Fewer kinds of replicas come first, then no pipeline, degrees that are powers of two, and no chips left over.
+
+    >>> sorted([(2, 0, 0, 0), (1, 1, 0, 0), (1, 0, 0, 1)])[0]
+    (1, 0, 0, 1)
+    """
+    layouts = [pool.layout for pool in (choice.prefill_pool, choice.decode_pool) if pool is not None]
+    layouts = layouts or [choice.layout]
+    kinds = len(layouts)
+    if choice.leftover is not None:
+        layouts.append(choice.leftover.choice.layout)
+        kinds += 1
+    degrees = [degree for layout in layouts for degree in (layout.tp, layout.ep, layout.attention_dp, layout.cp)]
+    used = choice.num_chips + (choice.leftover.num_chips if choice.leftover else 0)
+    return (
+        kinds,
+        sum(layout.pp > 1 for layout in layouts),
+        sum(degree & (degree - 1) != 0 for degree in degrees),
+        int(used < choice.billed_chips),
+    )
+
+
+def simplest(choices: Sequence[Choice], cost: Callable[[Choice], float]) -> Choice:
+    """Return the simplest of the choices that cost at most `TIE` more than the cheapest, of equal ones the cheapest."""
+    least = min(cost(choice) for choice in choices)
+    tied = [choice for choice in choices if cost(choice) <= least * (1.0 + TIE)]
+    return min(tied, key=lambda choice: (simplicity(choice), cost(choice)))

@@ -14,16 +14,17 @@ import numpy as np
 from rackline.hardware import Cluster, drawn_w
 from rackline.parallel import Deployment, Layout, LayoutGrid, Precision
 from rackline.search.candidate import Candidate, PoolPair
-from rackline.search.choice import Choice, Energy, Leftover
+from rackline.search.choice import TIE, Choice, Energy, Leftover, simplest, simplicity
 from rackline.search.launch_rules import Role
 from rackline.search.pools import PoolSearch, without_context
 from rackline.search.served import Service
 from rackline.search.single_engines import EngineSearch, Rejected, with_a_sure_one
 from rackline.search.space import PrefillPool, Space, every_layout
 from rackline.search.sustained_rate import (
-    MOST_LOAD,
     RESOLVED,
+    NoSustainedRate,
     SustainedRate,
+    confirmed_rate,
     most_rate,
     sustained_rate,
 )
@@ -86,7 +87,7 @@ def _cheapest_on(
 
 _OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
 _OFF_POOLS = 1.3
-_FEWER = (0.5, 0.7)  # of the running sequences: a request that waits does not slow those that run
+_FEWER = (0.25, 0.5, 0.7)  # of the running sequences: a request that waits does not slow those that run
 
 
 Finalist = tuple[
@@ -113,11 +114,32 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: floa
         best = found[index][0]
         if best is not None and best.sustained is not None:
             least = min(least, best.usd_with_leftover)
-    return found
+    return [(best and _confirmed(best, service), reason) for best, reason in found]
+
+
+def _confirmed(best: Choice, service: Service) -> Choice:
+    """Return a choice, and its leftover engine, at rates that long runs confirm; as it is where none was simulated."""
+    if best.sustained is None:
+        return best
+    rate = confirmed_rate(best.estimate, service, best.sustained)
+    if isinstance(rate, NoSustainedRate):
+        return replace(best, sustained=None, not_simulated=rate.reason)
+    best = best.with_sustained_rate(rate)
+    leftover = best.leftover
+    if leftover is None or leftover.choice.sustained is None:
+        return best
+    engine = leftover.choice
+    on = replace(service, system=service.system.with_chips(engine.num_chips))
+    rate = confirmed_rate(engine.estimate, on, leftover.choice.sustained)
+    if isinstance(rate, NoSustainedRate):
+        return replace(best, leftover=None)
+    return replace(best, leftover=replace(leftover, choice=engine.with_sustained_rate(rate)))
 
 
 def _first_that_holds(service: Service, choices: Sequence[Choice], least: float) -> Finalist:
-    """The cheapest that holds its limits, of all whose estimates may be off by enough to win.
+    """Return the cheapest that holds its limits, of all whose estimates may be off by enough to win.
+
+    A simpler deployment wins where it costs at most `TIE` more.
 
     Args:
         least: simulated cost of the other kind; infinite before it is known [USD per million output tokens].
@@ -127,13 +149,13 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
         off = _OFF_POOLS if choice.serving == "disaggregated" else _OFF
         if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0) * least:
             break
-        found = sustained_rate(
-            choice.estimate, service, _rate_of(choice, least * (1.0 - RESOLVED if best else 1.0), service)
-        )
+        near = 1.0
+        if best is not None:
+            near = 1.0 + TIE if simplicity(choice) < simplicity(best) else 1.0 - RESOLVED
+        found = sustained_rate(choice.estimate, service, _rate_of(choice, least * near, service))
         if isinstance(found, SustainedRate):
             served = _with_served_leftover(choice.with_sustained_rate(found), service)
-            if best is None or served.usd_with_leftover < best.usd_with_leftover:
-                best = served
+            best = served if best is None else simplest([best, served], lambda choice: choice.usd_with_leftover)
             least = min(least, served.usd_with_leftover)
         elif found.simulated:
             reason = reason or found.reason
@@ -147,8 +169,6 @@ def _with_fewer_slots(best: Choice, service: Service) -> Choice:
     """The choice with the cap of running sequences, of a few smaller ones, at which it serves most."""
     for share in _FEWER if service.demand.limits.latencies() else ():
         rate, slots = best.requests_per_s * (1.0 + RESOLVED), max(int(best.max_num_seqs * share), 1)
-        if rate > MOST_LOAD * best.saturation_requests_per_s:
-            break
         found = sustained_rate(best.estimate, service, rate, max_num_seqs=slots)
         if isinstance(found, SustainedRate):
             best = best.with_sustained_rate(found)

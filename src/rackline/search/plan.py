@@ -19,7 +19,7 @@ from rackline.arch import AggregateModel
 from rackline.errors import InputError
 from rackline.hardware import Cluster, billing, checked_cap
 from rackline.search.candidate import Candidate
-from rackline.search.choice import Choice
+from rackline.search.choice import Choice, simplest
 from rackline.search.estimates import numbering
 from rackline.search.finalists import better_refused, better_refused_pair, energy_of, serve_kinds, with_leftover
 from rackline.search.misfit import ClusterNeed
@@ -126,13 +126,20 @@ class Plan:
 
     @property
     def best(self) -> Choice | None:
-        """The cheapest option that meets every limit, a single engine or two pools; None if there is none."""
-        return next(iter(self.choices), None)
+        """The cheapest option that meets every limit, a single engine or two pools; None if there is none.
+
+        The simpler of two is taken where their costs tie.
+        """
+        first, *others = [*self.choices, None]
+        if first is None:
+            return None
+        alike = [choice for choice in others if choice is not None and _as_sure(choice, first)]
+        return simplest([first, *alike], self.cost_of)
 
     @property
     def runner_up(self) -> Choice | None:
-        """The cheapest of the other kind; None when only one kind meets the limits."""
-        return self.choices[1] if len(self.choices) > 1 else None
+        """The best of the other kind; None when only one kind meets the limits."""
+        return next((choice for choice in self.choices if choice is not self.best), None)
 
     def with_energy(self, service: Service, not_simulated: str = "") -> Plan:
         """The same with power and energy of the cheapest of each kind.
@@ -164,6 +171,13 @@ class Plan:
         if both is not None and pairs:
             both = replace(both, best=apart, reason=why_apart)
         return replace(self, aggregated=alone, reason=why if engines.contenders else self.reason, disaggregated=both)
+
+
+def _as_sure(choice: Choice, other: Choice) -> bool:
+    """Whether two choices are known alike: both simulated, or both estimates, with or without a known error."""
+    if choice.sustained is not None or other.sustained is not None:
+        return choice.sustained is not None and other.sustained is not None
+    return bool(choice.caveat) == bool(other.caveat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +294,10 @@ class Contenders:
     @property
     def best(self) -> Choice | None:
         """The cheapest of both kinds by its estimate, of those that can be simulated if any can; None without one."""
-        return min(self.choices, key=lambda one: (one.estimate.shares_contexts, one.usd_with_leftover), default=None)
+        if not self.choices:
+            return None
+        simulated = [choice for choice in self.choices if not choice.estimate.shares_contexts]
+        return simplest(simulated or self.choices, lambda choice: choice.usd_with_leftover)
 
     @property
     def choices(self) -> tuple[Choice, ...]:

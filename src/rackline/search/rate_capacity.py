@@ -16,6 +16,7 @@ from rackline.errors import require
 from rackline.rounding import grid_below
 from rackline.simulation import Requests, Result, Slo
 from rackline.simulation.classes import Limited
+from rackline.units import statistic_name
 
 Serve = Callable[[Requests], Result]
 
@@ -123,7 +124,7 @@ def rate_capacity(
     Args:
         requests: open arrivals; their times are scaled.
         serve: function that simulates them.
-        slo: limits with their percentile.
+        slo: limits with their percentiles.
         near_per_s: rate to begin near to, which is about the capacity; None for that of the requests [requests/s].
         tolerance: relative tolerance of the rate [1].
         most_runs: simulations at most, and as many again for the interval [count].
@@ -214,7 +215,7 @@ class _Search:
         values: dict[str, float] = {}
         over: dict[Edge, float] = {"low": 0.0, "at": 0.0, "high": 0.0}
         for name, limit in self.slo.limits().items():
-            values[name], ends = result.at(name, self.slo.percentile)
+            values[name], ends = result.at(name, self.slo.percentile(name))
             over["at"] = max(over["at"], values[name] / limit)
             over["low"] = max(over["low"], 0.0 if isnan(ends["low"]) else ends["low"] / limit)
             over["high"] = max(over["high"], inf if isnan(ends["high"]) else ends["high"] / limit)
@@ -236,4 +237,5 @@ class _Search:
 def _first_broken(one: TriedRate, slo: Slo) -> str:
     values = cast("Mapping[str, float]", one.values)
     name, limit = max(slo.limits().items(), key=lambda item: values[item[0]] / item[1])
-    return f"{name.removesuffix('_s')} p{slo.percentile:g} is {values[name]:.3g} s, the limit is {limit:.3g} s"
+    statistic = statistic_name(slo.percentile(name))
+    return f"{name.removesuffix('_s')} {statistic} is {values[name]:.3g} s, the limit is {limit:.3g} s"

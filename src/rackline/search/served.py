@@ -8,10 +8,10 @@ that a calibration of the user's own states.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from rackline.serving.steady import steady_state
 from rackline.serving.workload import Admission, Mode, Workload
 from rackline.simulation import Handover, Pool, Requests, Result, TableClock, pool_of, simulate
 from rackline.simulation.policies import Passes
-from rackline.simulation.statistics import Latency, latency, queue_grows
+from rackline.simulation.statistics import Latency, latency, queue_grows, statistic_of
 from rackline.simulation.workloads import OpenLoop, with_chosen_adapters
 from rackline.system import Constraints, Demand, System
 
@@ -70,6 +70,27 @@ def prompt_cost_share(result: Result, pool: Pool) -> float:
 MEASURED = 4000  # measured requests of a run
 LEAST_MEASURED = 500  # of prompts that take many passes: their p99 rests on five requests, and its interval says so
 MOST_PASSES = 100_000  # with prompts in a run, about three seconds of work
+LONG_RUN = 10  # times as many requests in the run that confirms a rate
+LONG = 10_000  # requests of a run whose quarters are judged: each has a p99 of its own
+QUARTER_SLACK = 1.1  # times the limit that one quarter of a long run may reach, by chance
+_TURNS = 4  # requests for each slot in a run with an endless queue, so that its middle has two turns or more
+_FULL = 0.95  # of slots or of KV blocks in use: then they bound the capacity
+
+Bound: TypeAlias = Literal["slots", "KV cache", "passes", "time per output token", "time to first token"]
+"""What keeps a deployment from serving more requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a deployment finishes while its queue never ends.
+
+    Args:
+        requests_per_s: of all groups [requests/s].
+        bound: slots, KV cache or passes, whichever is full.
+    """
+
+    requests_per_s: float
+    bound: Bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,26 +136,21 @@ class Simulated:
     e2e_s: Latency
     queue_grows: bool
 
-    @classmethod
-    def joined(cls, runs: Sequence[Simulated]) -> Simulated:
-        """Several runs at one rate as a longer one."""
-        times = {
-            name: latency(np.concatenate([getattr(run, name).values for run in runs]), len(runs))
-            for name in ("ttft_s", "tpot_s", "e2e_s")
-        }
-        return replace(
-            runs[0],
-            requests=sum(run.requests for run in runs),
-            in_flight=float(np.mean([run.in_flight for run in runs])),
-            prompt_cost_share=float(np.mean([run.prompt_cost_share for run in runs])),
-            queue_grows=any(run.queue_grows for run in runs),
-            **times,
-        )
-
     def over_limits(self, limits: Constraints) -> dict[str, float]:
-        """Each limited latency, at its percentile, over its limit."""
-        found = {"tpot_s": self.tpot_s, "ttft_s": self.ttft_s}
-        return {name: found[name].at(percentile) / limit for name, limit, percentile in limits.latencies()}
+        """Return each limited latency, at its percentile, over its limit.
+
+        In a run of at least `LONG` requests no quarter may exceed the limit by more than `QUARTER_SLACK` either, since
+        a latency that drifts upwards does not last.
+        """
+        latencies = {"tpot_s": self.tpot_s, "ttft_s": self.ttft_s}
+        ratios: dict[str, float] = {}
+        for name, limit_s, percentile in limits.latencies():
+            values = latencies[name].values
+            ratios[name] = statistic_of(values, percentile) / limit_s
+            if len(values) >= LONG:
+                worst_s = max(statistic_of(quarter, percentile) for quarter in np.array_split(values, 4))
+                ratios[name] = max(ratios[name], worst_s / (QUARTER_SLACK * limit_s))
+        return ratios
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,16 +185,8 @@ class Group:
         """
         work = self.workload
         rate = requests_per_s / self.copies
-        loop = OpenLoop(
-            input_len=round(work.input_len),
-            output_len=round(work.output_len),
-            cached_tokens=round(work.cached_tokens),
-            lengths=work.mixture,
-            measured=measured or self._usual_number(),
-            servers=self.copies,
-            seed=seed,
-        )
-        slots = self.pool.spec.max_num_seqs * self.pool.ranks * self.pool.replicas
+        loop = self._loop(measured or self.usual_number(), seed)
+        slots = self._slots
         # rounded, since estimates differ in the last bit between processors, and which requests are there at the start
         # changes a run
         decode_s = min((work.output_len - 1.0) * grid_below(tpot_s), slots / rate)  # more do not decode at a time
@@ -194,8 +202,57 @@ class Group:
         )
         return self._measure(result, loop.measured_part(result.arrival_s), requests_per_s)
 
-    def _usual_number(self) -> int:
-        """Requests to measure: fewer where each prompt takes many passes."""
+    def capacity(self, tpot_s: float, seed: int = 1) -> Capacity:
+        """Simulate the group with an endless queue: all requests are there at the start, and all slots are taken.
+
+        Equation:
+            rate = requests that end in the middle of the run / the time in which they do
+
+        Args:
+            tpot_s: approximate time per output token; it only decides how far the first requests are [s].
+            seed: random seed of lengths that differ.
+        """
+        slots, work = self._slots, self.workload
+        number = max(self.usual_number(), _TURNS * slots)
+        decode_s = (work.output_len - 1.0) * grid_below(tpot_s)
+        begun = 0 if self.pool.policy.passes == "batch" else slots
+        requests = self._loop(number, seed).requests(slots / decode_s, begun, decode_s)
+        requests = replace(requests, arrival_s=np.zeros(len(requests)))
+        requests = with_chosen_adapters(requests, self.adapter, seed)
+        result = simulate(requests, self.pool, router="round-robin", prefill=self.prefill, beyond_s=self.beyond_s)
+        order = np.argsort(result.finish_s, kind="stable")
+        middle = order[begun + slots : len(order) - slots]
+        first_s, last_s = (float(result.finish_s[place]) for place in (middle[0], middle[-1]))
+        rate = (len(middle) - 1) / (last_s - first_s)
+        begins = result.admitted_s if self.prefill is None else result.first_s
+        taken = rate * float(np.mean((result.finish_s - begins)[middle]))
+        blocks = result.used_block_s / (result.busy_s or 1.0) * self.pool.replicas
+        bound: Bound = "passes"
+        if taken >= _FULL * slots:
+            bound = "slots"
+        elif blocks >= _FULL * result.num_blocks:
+            bound = "KV cache"
+        return Capacity(requests_per_s=grid_below(rate * self.copies), bound=bound)
+
+    @property
+    def _slots(self) -> int:
+        """Sequences that the replicas that decode may run."""
+        return self.pool.spec.max_num_seqs * self.pool.ranks * self.pool.replicas
+
+    def _loop(self, measured: int, seed: int) -> OpenLoop:
+        work = self.workload
+        return OpenLoop(
+            input_len=round(work.input_len),
+            output_len=round(work.output_len),
+            cached_tokens=round(work.cached_tokens),
+            lengths=work.mixture,
+            measured=measured,
+            servers=self.copies,
+            seed=seed,
+        )
+
+    def usual_number(self) -> int:
+        """Return how many requests to measure: fewer where each prompt takes many passes."""
         fills = self.pool if self.prefill is None else self.prefill.pool
         passes = self.workload.mean_pieces(float(fills.spec.max_batched_tokens))
         return int(min(max(MOST_PASSES / passes, LEAST_MEASURED), MEASURED))

@@ -46,7 +46,7 @@ from rackline.rounding import grid_above, grid_below
 from rackline.search.candidate import Candidate, PoolPair
 from rackline.search.estimates import engine_points
 from rackline.search.rate_capacity import rate_between
-from rackline.search.served import Group, Service, Simulated, group_of
+from rackline.search.served import LONG_RUN, Bound, Capacity, Group, Service, Simulated, group_of
 from rackline.search.space import SearchSpace, Space
 from rackline.serving.workload import Workload
 from rackline.simulation import Pool, TableClock
@@ -205,17 +205,20 @@ def _envelope(x: Array, y: Array, at: float) -> float:
     return float(np.interp(at, [point[0] for point in hull], [point[1] for point in hull]))
 
 
-MOST_LOAD = 0.95  # of the saturation rate: beyond, waits grow without bound
-SEEDS = (1, 2, 3)  # random seeds of the arrivals; the first one decides where a mean is limited
+MOST_LOAD = 0.95
+"""Share of the capacity that is promised at most: beyond, waits grow without bound."""
+SEARCH_SEED, CONFIRM_SEED = 1, 1001  # of the arrivals, in short runs and in the long one
 MOST_IN_GROUP = 100_000  # on all replicas of a group of two pools
 MOST_IN_FLIGHT = 10_000  # on a replica: beyond, chance hardly matters and a run would take many seconds
 RESOLVED = 0.005  # a rate this near to one that does not hold is not raised any more
 _ROOM = 0.002  # share of a limit that is left: from there on a higher rate is tried
-_SURE = 0.8  # of a limit on a percentile, or of saturation: above, further random seeds are simulated
+_NEAR_BOUND = 0.985  # of the rate at which the capacity bounds: from there on it does
+_CONFIRMED = 0.01  # a confirmed rate this near to one that does not hold is not raised any more
 _AIM = 1.002  # of a limit, where the rate is raised
 _MOST_RAISE = 2.0  # of the rate at a time
 _MOST_RUNS = 12  # where a rate holds; else until the least
 _FALLS = (1.0, 0.8, 0.5)  # share of a rate that breaks, at the most, for the first, second and each further time
+_LIMIT_NAMES: Mapping[str, Bound] = {"tpot_s": "time per output token", "ttft_s": "time to first token"}
 _LEAST_RATE = 0.02  # of the first one
 
 
@@ -225,7 +228,8 @@ class Span:
 
     Args:
         max_num_seqs: sequences that one rank and micro-batch may run [sequences].
-        saturation_requests_per_s: rate that all replicas reach with all slots taken [requests/s].
+        saturation_requests_per_s: rate that all replicas reach with all slots taken, and the capacity of an endless
+            queue once that is simulated [requests/s].
         alone_s: latency of a request that is alone [s], by name.
     """
 
@@ -242,11 +246,15 @@ class SustainedRate(Span):
         requests_per_s: rate of all replicas [requests/s].
         simulated: what was measured at the rate.
         runs: simulations that it took [count].
+        bound: what keeps the rate from being higher.
+        capacity_bound: what bounds the capacity of an endless queue.
     """
 
     requests_per_s: float
     simulated: Simulated
     runs: int
+    bound: Bound
+    capacity_bound: Bound
 
     @property
     def utilisation(self) -> float:
@@ -288,10 +296,28 @@ def sustained_rate(
         off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
         return NoSustainedRate(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
     span = replace(span, saturation_requests_per_s=min(span.saturation_requests_per_s, saturation))
-    found = _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
-    if isinstance(found, SustainedRate) and found.utilisation > MOST_LOAD * (1.0 + 1e-9):
-        return NoSustainedRate(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
-    return found
+    return _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
+
+
+def confirmed_rate(
+    estimate: Candidate | PoolPair, service: Service, promised: SustainedRate
+) -> SustainedRate | NoSustainedRate:
+    """Repeat a rate with ten times as many requests and other arrivals, and lower or raise it to what lasts.
+
+    No quarter of the run may exceed a limit by more than 10 %, and no more than `MOST_LOAD` of the capacity is
+    promised.
+
+    Args:
+        promised: the rate that short runs found.
+    """
+    served = _group_with_slots(estimate, service, promised.max_num_seqs)
+    if isinstance(served, str):
+        return NoSustainedRate(reason=served)
+    group, span = served
+    span = replace(span, saturation_requests_per_s=promised.saturation_requests_per_s)
+    limits = service.demand.limits.of_predictions(estimate.layout_kind)
+    search = _Search(estimate=estimate, span=span, group=group, limits=limits, above=0.0)
+    return search.confirmed(promised)
 
 
 def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
@@ -373,36 +399,78 @@ class _Search:
     above: float
 
     def answer(self) -> SustainedRate | NoSustainedRate:
-        first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
-        found = self._highest(first, self.estimate.tpot_s, SEEDS[:1])
-        if isinstance(found, SustainedRate) and self._is_chance(found.simulated):
-            again = self._highest(found.requests_per_s, found.simulated.tpot_s.mean, SEEDS)
-            return replace(again, runs=again.runs + found.runs) if isinstance(again, SustainedRate) else again
-        return found
+        """Return the highest rate in short runs, at most `MOST_LOAD` of the simulated capacity."""
+        held: Simulated | NoSustainedRate | None = None
+        tpot_s, runs = self.estimate.tpot_s, 0
+        if self.limits.latencies():
+            first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
+            held, runs = self._highest(first, tpot_s, SEARCH_SEED)
+            if isinstance(held, NoSustainedRate):
+                return held
+            tpot_s = held.tpot_s.mean
+        capacity = self.group.capacity(tpot_s)
+        most = grid_below(MOST_LOAD * capacity.requests_per_s)
+        if most < self.above:
+            return NoSustainedRate(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
+        if held is None or held.requests_per_s > most:
+            held, runs = self.group.serve(most, tpot_s, SEARCH_SEED), runs + 1
+        return self._sustained(held, capacity, runs + 1)
 
-    def _highest(self, first: float, tpot_s: float, seeds: Sequence[int]) -> SustainedRate | NoSustainedRate:
-        """The highest rate at which the limits hold over all runs with some seeds.
+    def confirmed(self, promised: SustainedRate) -> SustainedRate | NoSustainedRate:
+        """Return the highest rate in long runs, beginning with one that short runs found."""
+        number = LONG_RUN * self.group.usual_number()
+        tpot_s, first = promised.simulated.tpot_s.mean, promised.requests_per_s
+        held, runs = self._highest(first, tpot_s, CONFIRM_SEED, number, resolved=_CONFIRMED)
+        if isinstance(held, NoSustainedRate):
+            return held
+        capacity = Capacity(requests_per_s=self.span.saturation_requests_per_s, bound=promised.capacity_bound)
+        return self._sustained(held, capacity, promised.runs + runs)
+
+    def _sustained(self, held: Simulated, capacity: Capacity, runs: int) -> SustainedRate:
+        """Return the answer, with what bounds it."""
+        bound = capacity.bound
+        over = held.over_limits(self.limits)
+        if over and held.requests_per_s < _NEAR_BOUND * MOST_LOAD * capacity.requests_per_s:
+            bound = _LIMIT_NAMES[max(over, key=lambda name: over[name])]
+        return SustainedRate(
+            requests_per_s=held.requests_per_s,
+            saturation_requests_per_s=capacity.requests_per_s,
+            max_num_seqs=self.span.max_num_seqs,
+            simulated=held,
+            runs=runs,
+            alone_s=self.span.alone_s,
+            bound=bound,
+            capacity_bound=capacity.bound,
+        )
+
+    def _highest(
+        self, first: float, tpot_s: float, seed: int, measured: int | None = None, resolved: float = RESOLVED
+    ) -> tuple[Simulated | NoSustainedRate, int]:
+        """Return a run at the highest rate at which the limits hold, or why there is none, and the number of runs.
 
         Args:
             first: rate to begin with [requests/s].
             tpot_s: approximate time per output token [s].
+            seed: of the arrivals.
+            measured: requests of a run; the usual number by default.
+            resolved: distance to a rate that does not hold at which the search ends [1].
         """
         held: Simulated | None = None
         broken: Simulated | None = None
         rate, tries = max(grid_below(first), self.above), 0
         while True:
             tries += 1
-            found = Simulated.joined([self.group.serve(rate, tpot_s, seed) for seed in seeds])
-            tpot_s = found.tpot_s.mean
-            holds = not found.queue_grows and max(found.over_limits(self.limits).values(), default=0.0) <= 1.0
-            held, broken = (found, broken) if holds else (held, found)
+            run = self.group.serve(rate, tpot_s, seed, measured)
+            tpot_s = run.tpot_s.mean
+            holds = not run.queue_grows and max(run.over_limits(self.limits).values(), default=0.0) <= 1.0
+            held, broken = (run, broken) if holds else (held, run)
             if held is None:
                 if rate <= self.above:
-                    return NoSustainedRate(reason=self._worst(found, ", where it would cost as much,"))
-                rate = max(grid_below(self._lowered(found, tries)), self.above)
+                    return NoSustainedRate(reason=self._worst(run, ", where it would cost as much,")), tries
+                rate = max(grid_below(self._lowered(run, tries)), self.above)
                 if rate < _LEAST_RATE * first:
-                    reason = f"no request rate meets the limits: {self._worst(found)}"
-                    return NoSustainedRate(reason=reason, simulated=True)
+                    reason = f"no request rate meets the limits: {self._worst(run)}"
+                    return NoSustainedRate(reason=reason, simulated=True), tries
                 continue
             if broken is None:
                 more = grid_below(self._raised(held))
@@ -413,27 +481,13 @@ class _Search:
                     broken.requests_per_s,
                     below,
                     dict.fromkeys(below, inf) if broken.queue_grows else broken.over_limits(self.limits),
-                    RESOLVED,
-                    held=found is held,
+                    resolved,
+                    held=run is held,
                 )
-            most = held.requests_per_s * (1.0 + RESOLVED)
+            most = held.requests_per_s * (1.0 + resolved)
             if tries >= _MOST_RUNS or (more if broken is None else broken.requests_per_s) <= most:
-                return SustainedRate(
-                    requests_per_s=held.requests_per_s,
-                    saturation_requests_per_s=self.span.saturation_requests_per_s,
-                    max_num_seqs=self.span.max_num_seqs,
-                    simulated=held,
-                    runs=tries * len(seeds),
-                    alone_s=self.span.alone_s,
-                )
+                return held, tries
             rate = more
-
-    def _is_chance(self, held: Simulated) -> bool:
-        """Whether another run may be beyond a limit: a percentile is near it, or only a growing queue would tell."""
-        if self.limits.ttft_s is None and held.requests_per_s > _SURE * self.span.saturation_requests_per_s:
-            return True
-        over = held.over_limits(self.limits)
-        return any(place is not None and over[name] > _SURE for name, _, place in self.limits.latencies())
 
     def _raised(self, held: Simulated) -> float:
         """A rate at which the nearest limit is about reached, below saturation; that of `held` where it is near."""

@@ -12,6 +12,7 @@ from rackline.passes.features import Array
 from rackline.simulation.load import Load
 from rackline.simulation.requests import RequestClass, Requests
 from rackline.simulation.workloads import AnyLengths, gamma
+from rackline.units import USUAL_PERCENTILE, statistic_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +146,11 @@ class Limited(TypedDict):
 
 
 class Limits(Limited):
-    """Latency limits [s], each to be met at a percentile."""
+    """Latency limits [s], and the percentile of each; None for the mean."""
 
-    percentile: float
+    ttft_percentile: NotRequired[float | None]
+    tpot_percentile: NotRequired[float | None]
+    e2e_percentile: NotRequired[float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +159,8 @@ class Slo:
 
     Args:
         ttft_s, tpot_s, e2e_s: [s].
-        percentile: of the requests, at which each limit must be met in a capacity search.
+        ttft_percentile, tpot_percentile, e2e_percentile: share of the requests that must stay below each; None limits
+            the mean [%].
     """
 
     json_keys: ClassVar = ("*data",)
@@ -164,13 +168,28 @@ class Slo:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
-    percentile: float = 99.0
+    ttft_percentile: float | None = USUAL_PERCENTILE
+    tpot_percentile: float | None = USUAL_PERCENTILE
+    e2e_percentile: float | None = USUAL_PERCENTILE
 
     def limits(self) -> dict[str, float]:
-        """The limits that are set."""
+        """Return the limits that are set [s], by latency."""
         return {name: value for name in LATENCIES if (value := getattr(self, name)) is not None}
+
+    def percentile(self, latency: str) -> float | None:
+        """Return the percentile at which a latency, such as ttft_s, is limited; None for its mean."""
+        return getattr(self, f"{latency.removesuffix('_s')}_percentile")
+
+    @property
+    def statistics(self) -> str:
+        """Statistics that the limits are of: "p99", or each by name where they differ."""
+        names = {name.removesuffix("_s"): statistic_name(self.percentile(name)) for name in self.limits()}
+        if len(set(names.values())) == 1:
+            return next(iter(names.values()))
+        return ", ".join(f"{statistic} of {name}" for name, statistic in names.items())
 
     @property
     def data(self) -> Limits:
-        """The limits that are set [s], and the percentile."""
-        return cast("Limits", {"percentile": self.percentile} | self.limits())
+        """The limits that are set [s], and their percentiles."""
+        percentiles = {f"{name.removesuffix('_s')}_percentile": self.percentile(name) for name in self.limits()}
+        return cast("Limits", self.limits() | percentiles)

@@ -156,7 +156,8 @@ class FleetRun(Outcome):
         """Whether each limit is met at its percentile, over the whole run; an unanswered request is late."""
         every = np.arange(self.count)
         return all(
-            at_percentile(self.counted(name, every), slo.percentile) <= limit for name, limit in slo.limits().items()
+            at_percentile(self.counted(name, every), slo.percentile(name)) <= limit
+            for name, limit in slo.limits().items()
         )
 
     @property

@@ -21,10 +21,12 @@ from rackline.simulation.statistics import (
     Spread,
     Window,
     known_percentiles,
-    percentile_interval,
     spread_of_gaps,
+    statistic_interval,
+    statistic_of,
     warm_up,
 )
+from rackline.units import USUAL_PERCENTILE
 
 
 class Measured(TypedDict):
@@ -223,13 +225,13 @@ class Result(Outcome):
         window, widest = self.window(), 0.0
         if window.steady is False:
             return math.inf
-        percentile = slo.percentile if slo is not None else 99.0
         for name in (slo is not None and slo.limits()) or LATENCIES:
             values = getattr(self, name)[window.places]
             known = values[np.isfinite(values)]
             if len(known) and known.max() > 0:
-                ends = percentile_interval(known, percentile)
-                width = 0.5 * (ends["high"] - ends["low"]) / float(np.percentile(known, percentile))
+                percentile = USUAL_PERCENTILE if slo is None else slo.percentile(name)
+                ends = statistic_interval(known, percentile)
+                width = 0.5 * (ends["high"] - ends["low"]) / statistic_of(known, percentile)
                 widest = max(widest, math.inf if math.isnan(width) else width)
         return widest
 
@@ -238,17 +240,17 @@ class Result(Outcome):
         the queue of a stationary process does not keep growing."""
         if self.interrupted or (self.requests.process is not None and self.overload() is not None):
             return False
-        return all(self.at(name, slo.percentile)[0] <= limit for name, limit in slo.limits().items())
+        return all(self.at(name, slo.percentile(name))[0] <= limit for name, limit in slo.limits().items())
 
-    def at(self, name: str, percentile: float) -> tuple[float, Interval]:
-        """A percentile of the measured requests and its 95 % confidence interval; an unfinished request is late [s].
+    def at(self, name: str, percentile: float | None) -> tuple[float, Interval]:
+        """Return a statistic of the measured requests and its 95 % confidence interval; unfinished ones are late [s].
 
         Args:
             name: of the latency, such as ttft_s.
-            percentile: above 0, up to 100.
+            percentile: above 0, up to 100; None for the mean.
         """
         values = self.counted(name, self.window().places)
-        return at_percentile(values, percentile), percentile_interval(values, percentile)
+        return at_percentile(values, percentile), statistic_interval(values, percentile)
 
     def overload(self) -> Overload | None:
         """Rates at which requests arrived and started until the last arrival [requests/s], and how many were waiting

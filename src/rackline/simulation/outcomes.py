@@ -31,7 +31,7 @@ class LimitData(TypedDict):
 
     latency: str
     limit_s: float
-    percentile: float
+    percentile: float | None
     reached_s: float
     attained: float
     holds: bool
@@ -200,11 +200,13 @@ class Outcome:
         return found
 
 
-def at_percentile(values: Array, percentile: float) -> float:
-    """The least value that this share of the values does not exceed; 0 without any.
+def at_percentile(values: Array, percentile: float | None) -> float:
+    """Return the least value that this share of the values does not exceed; 0 without any.
 
     Args:
         values: of `Outcome.counted`.
-        percentile: above 0, up to 100.
+        percentile: above 0, up to 100; None for the mean.
     """
+    if percentile is None:
+        return float(np.mean(values)) if len(values) else 0.0
     return float(np.percentile(values, percentile, method="higher")) if len(values) else 0.0

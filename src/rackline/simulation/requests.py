@@ -25,12 +25,12 @@ class ClassLimit:
     Args:
         latency: ttft_s, tpot_s or e2e_s.
         seconds: that it may take [s].
-        percentile: of the requests that must keep it.
+        percentile: share of the requests that must stay below it; None limits the mean [%].
     """
 
     latency: str
     seconds: float
-    percentile: float
+    percentile: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
