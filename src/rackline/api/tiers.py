@@ -27,7 +27,7 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.traffic import repeating_of, reuse_in, sessions_of
+from rackline.api.traffic import repeating_of, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.late import late
@@ -386,7 +386,7 @@ def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.
 
 
 def _recorded(trace: str) -> tuple[str, prefixes.Repeats]:
-    reuse = reuse_in(trace)
+    reuse = simulation_reuse.reuse_in(trace)
     return Path(trace).name, prefixes.Repeats(
         found=lambda ttl_s: float(reuse.hit_share(ttl_s=ttl_s)),
         held_s=reuse.held_s,

@@ -84,6 +84,43 @@ def lengths_of(kinds: Sequence[ClassTraffic], total_per_s: float) -> ClassLength
     return ClassLengths(kinds=tuple(kinds), rates_per_s=np.array(rates))
 
 
+def loads_of(kinds: Sequence[ClassTraffic], shared: Load) -> list[Load]:
+    """The rates over time of each class that is not offline, all of the same length.
+
+    Args:
+        shared: of all classes with a share together.
+    """
+    found: list[Load] = []
+    for one in (one for one in kinds if not one.offline):
+        if one.load is not None:
+            found.append(one.load.lasting(shared.seconds))
+        elif one.rate_per_s is not None:
+            flat = np.array([one.rate_per_s])
+            found.append(Load(edges_s=np.array([0.0, shared.seconds]), rates_per_s=flat, name=one.name))
+        else:
+            found.append(shared.scaled(shared.mean_per_s * (one.share or 0.0)))
+    return found
+
+
+def lengths_over(kinds: Sequence[ClassTraffic], loads: Sequence[Load]) -> ClassLengths:
+    """The lengths of classes whose rates change over time, by their mean rates.
+
+    Args:
+        loads: of each class that is not offline, in their order.
+    """
+    means = iter([one.mean_per_s for one in loads])
+    rates = [0.0 if one.offline else next(means) for one in kinds]
+    return ClassLengths(kinds=tuple(kinds), rates_per_s=np.array(rates))
+
+
+def strictest(kinds: Sequence[ClassTraffic]) -> str | None:
+    """The lowest limit on each latency of any class, at the highest percentile, as `slo` is written; None for none."""
+    limits = [limit for one in kinds for limit in one.limits]
+    least = {one.latency: min(other.seconds for other in limits if other.latency == one.latency) for one in limits}
+    text = ",".join(f"{name.removesuffix('_s')}={seconds!r}s" for name, seconds in least.items())
+    return f"{text}@p{max(one.percentile for one in limits):g}" if limits else None
+
+
 def steady(
     rng: np.random.Generator, kinds: Sequence[ClassTraffic], count: int, total_per_s: float, arrival_cv: float = 1.0
 ) -> Requests:
