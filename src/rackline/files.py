@@ -21,6 +21,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -228,6 +229,24 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def toml_tables(path: str, text: str, key: str, form: str, what: str = "") -> list[dict[str, Any]]:
+    """The tables of a TOML file that has nothing else.
+
+    Raises:
+        InputError: no TOML, or another form.
+    """
+    refused = partial(InputError, what=what or key, allowed=form, where=path)
+    try:
+        data = parse_toml(text)
+    except ValueError as error:
+        raise refused(given=str(error)) from None
+    tables = data.get(key)
+    rows: list[Any] = cast("list[Any]", tables) if isinstance(tables, list) else [None]
+    if set(data) != {key} or not all(isinstance(one, dict) for one in rows):
+        raise refused(given=", ".join(data) or "an empty file")
+    return rows
 
 
 def shipped_toml(package: str, *names: str) -> dict[str, Any]:

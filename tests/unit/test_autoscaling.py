@@ -13,11 +13,11 @@ import pytest
 
 import rackline as rl
 from rackline.api.answer import Watch
-from rackline.api.planned import Following
 from rackline.api.resolve import named
 from rackline.api.server import server_of
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.errors import InputError
+from rackline.search.scaled_fleet import Following
 from rackline.simulation import Handover, Lengths
 from rackline.simulation.autoscalers import AUTOSCALERS, Seen, Setting
 from rackline.simulation.entrance import Entrance
@@ -108,7 +108,7 @@ def test_a_trace_gives_its_rates_and_lengths() -> None:
     assert load.mean_per_s * load.seconds == pytest.approx(len(requests))
     found = rl.simulate("llama-3.1-8b", on="dgx-h100", chips=8, layout="tp=1", load=str(TRACE), load_time="10min",
                         rate="0.5", autoscale=["oracle"], slo="ttft=30s,tpot=100ms").result  # fmt: skip
-    run = found.first.run
+    run = found.fleet.first.run
     assert run.seconds == 600.0
     assert run.count == pytest.approx(300, abs=60)
     assert float(run.requests.input_len.mean()) == pytest.approx(float(requests.input_len.mean()), rel=0.3)
@@ -253,7 +253,7 @@ def test_an_answer_has_dollars_misses_and_regret(tmp_path: Path) -> None:
     oracle = data["policies"][-1]
     for one in data["policies"]:
         assert one["usd"] == pytest.approx(2.0 * one["chip_hours"])
-        assert sum(window["requests"] for window in one["windows"]) == one["requests"] == found.first.run.count
+        assert sum(window["requests"] for window in one["windows"]) == one["requests"] == found.fleet.first.run.count
         assert one["unanswered"] == 0
         assert one["over_perfect"] == pytest.approx(one["chip_hours"] / data["perfect_chip_hours"] - 1.0)
     assert oracle["over_oracle"] is None
@@ -269,9 +269,10 @@ def test_an_answer_has_dollars_misses_and_regret(tmp_path: Path) -> None:
 
 def test_seeds_give_intervals(tmp_path: Path) -> None:
     found = rl.simulate("llama-3.1-8b", load=_table(tmp_path), seeds=3, **ASKED).result
-    outcome = found.first.outcome
+    outcome = found.fleet.first.outcome
     alone = [
-        rl.simulate("llama-3.1-8b", load=_table(tmp_path), seed=seed, **ASKED).result.first.outcome for seed in range(3)
+        rl.simulate("llama-3.1-8b", load=_table(tmp_path), seed=seed, **ASKED).result.fleet.first.outcome
+        for seed in range(3)
     ]
     assert outcome.ttft_p99_s == pytest.approx(np.mean([one.ttft_p99_s for one in alone]))
     assert outcome.intervals is not None
@@ -322,7 +323,7 @@ def test_a_plan_follows_a_load_for_the_fewest_chip_hours(tmp_path: Path) -> None
                         input=500, output=100, slo="ttft=1s,tpot=30ms@p99", autoscale=[found.best.outcome.policy],
                         precision=answer.result.plan.best.precision.label,
                         calibration=answer.result.plan.system.calibration.name)  # fmt: skip
-    assert alone.result.first.outcome.chip_hours == pytest.approx(found.best.outcome.chip_hours)
+    assert alone.result.fleet.first.outcome.chip_hours == pytest.approx(found.best.outcome.chip_hours)
     without = rl.plan("llama-3.1-8b", serving="aggregated", **asked).to_dict()
     assert "over_time" not in without
     assert without["best"]["layout"] == answer.to_dict()["best"]["layout"]

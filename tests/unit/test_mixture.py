@@ -10,8 +10,6 @@ import pytest
 
 import rackline as rl
 from helpers import deploy
-from rackline.api.rates import mixture_of_file
-from rackline.api.traffic import mixture_of_trace
 from rackline.arch import model
 from rackline.errors import InputError
 from rackline.hardware import cluster
@@ -19,9 +17,11 @@ from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving import Workload, open_loop
 from rackline.serving.closed_loop import engine_of
+from rackline.serving.mixture_file import mixture_of_file
 from rackline.serving.stack import stack
 from rackline.serving.workload import Mixture
 from rackline.simulation import open_arrivals, pool_of, simulate
+from rackline.simulation.traces import mixture_of_trace
 
 TWO = Mixture.of(np.array([0.8, 0.2]), np.array([500.0, 6000.0]), np.array([200.0, 400.0]))
 HALVES = Mixture.of(np.array([0.5, 0.5]), np.array([200.0, 4000.0]), np.array([800.0, 50.0]))

@@ -18,7 +18,6 @@ from rackline.api.planned import (
     PlannedOverTime,
     WhatIf,
     following,
-    following_text,
 )
 from rackline.api.resolve import ANY_ENGINE, named
 from rackline.api.traffic import Use, limits_lines, use_lines, with_use
@@ -32,7 +31,6 @@ from rackline.units import format_seconds, format_usd, several
 
 with late:
     from rackline import catalog, search, simulation
-    from rackline.api import rates
     from rackline.bands import bands
     from rackline.display import axes, figure, wording
     from rackline.report import (
@@ -45,6 +43,7 @@ with late:
         plan_figures,
         plan_report,
         prefix_report,
+        scaled_report,
     )
     from rackline.search import (
         engine_choice,
@@ -55,6 +54,7 @@ with late:
         served,
         starting as search_starting,
     )
+    from rackline.simulation import load
 
 
 Answered: TypeAlias = "Answer[PlanQuestion, Planned | WhatIf]"
@@ -90,7 +90,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from _more_text(question, found)
     if isinstance(found, PlannedOverTime) and found.over_time is not None:
         yield ""
-        yield from following_text(found.over_time)
+        yield from scaled_report.following_text(found.over_time)
 
 
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
@@ -326,10 +326,10 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
 def _over_time(question: PlanQuestion, watch: Watch) -> PlannedOverTime:
     """The plan, and the policies that follow its load."""
-    if rates.is_recorded(question.load or "") and not question.given("input", "output", "mix", "trace"):
+    if load.is_recorded(question.load or "") and not question.given("input", "output", "mix", "trace"):
         question = replace(question, trace=question.load)
     # refuses before any search
-    rates.rates_of(question.load or "", question.load_time, question.requests, simulation.read_trace, option="requests")
+    load.rates_of(question.load or "", question.load_time, question.requests, simulation.read_trace, option="requests")
     question, use = with_use(question)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
         found = _planned(question, engine_inputs(question, watch), use, watch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,13 +11,12 @@ from rackline.api.question import Option, options
 from rackline.api.resolve import ANY_ENGINE
 from rackline.api.traffic import Use
 from rackline.late import late
-from rackline.units import format_limit, format_seconds, format_usd
+from rackline.units import format_limit
 
 with late:
     from rackline import search, system as systems
-    from rackline.api import scaled, scaling, simulate_options
+    from rackline.api import scaling, simulate_options
     from rackline.bands import bands, engine_costs
-    from rackline.display import column, wording
     from rackline.report import exports
     from rackline.search import (
         extensions,
@@ -26,6 +24,7 @@ with late:
         launch_commands,
         likelihood,
         misfit as search_misfit,
+        scaled_fleet,
         served,
         starting as search_starting,
     )
@@ -128,7 +127,7 @@ class PlannedOverTime(Planned):
 
     json_keys: ClassVar = (*Planned.json_keys, "over_time")
 
-    over_time: Following | None = None
+    over_time: scaled_fleet.Following | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,58 +197,7 @@ _NOT_SHARED = ("users", "requests", "cache_hit", "trace", "mix", "prefill_layout
                "slo", "rate")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """One layout under one policy.
-
-    Args:
-        layout: of a replica.
-        outcome: what the policy did.
-    """
-
-    json_keys: ClassVar = ("layout", "*outcome")
-
-    layout: str
-    outcome: scaled.Outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
-    """A load over time under several layouts and policies.
-
-    Args:
-        runs: of each layout, by its label.
-        reasons: why a layout has none, by its label.
-    """
-
-    json_keys: ClassVar = ("load=first.load", "slo=first.slo", "best", "tried", "perfect_chip_hours", "reasons")
-
-    runs: dict[str, scaled.ScaledRuns]
-    reasons: dict[str, str]
-
-    @property
-    def first(self) -> scaled.ScaledRuns:
-        """The runs of the cheapest layout of the plan."""
-        return next(iter(self.runs.values()))
-
-    @property
-    def tried(self) -> tuple[Tried, ...]:
-        """Every layout under every policy, those that meet the limits first, then by chip-hours."""
-        found = [Tried(layout=label, outcome=one.outcome) for label, runs in self.runs.items() for one in runs.ran]
-        return tuple(sorted(found, key=lambda one: (not one.outcome.holds, one.outcome.chip_hours)))
-
-    @property
-    def best(self) -> Tried | None:
-        """The fewest chip-hours that meet the limits, by a policy that one can run; None where none does."""
-        return next((one for one in self.tried if one.outcome.holds and one.outcome.policy != scaling.ORACLE), None)
-
-    @property
-    def perfect_chip_hours(self) -> float:
-        """Chip-hours of a perfect policy on the layout that needs least [chip h]."""
-        return min((one.perfect_chip_hours for one in self.runs.values() if not one.reason), default=float("nan"))
-
-
-def following(question: PlanQuestion, plan: search.Plan, watch: Watch) -> Following | None:
+def following(question: PlanQuestion, plan: search.Plan, watch: Watch) -> scaled_fleet.Following | None:
     """Serve the load with the cheapest layouts of a plan under each policy; None where nothing serves.
 
     Args:
@@ -259,11 +207,13 @@ def following(question: PlanQuestion, plan: search.Plan, watch: Watch) -> Follow
     layouts: dict[str, str] = {}
     for one in plan.ranked:
         layouts.setdefault(replace(one.layout, dp=1).label(), one.precision.label)
-    runs: dict[str, scaled.ScaledRuns] = {}
+    runs: dict[str, scaled_fleet.ScaledFleet] = {}
     for label, types in list(layouts.items())[:_LAYOUTS]:
-        runs[label] = scaling.scaled_runs(_simulated(question, plan, label, types), watch)
+        runs[label] = scaling.scaled_runs(_simulated(question, plan, label, types), watch).fleet
     return (
-        Following(runs=runs, reasons={label: one.reason for label, one in runs.items() if one.reason}) if runs else None
+        scaled_fleet.Following(runs=runs, reasons={label: one.reason for label, one in runs.items() if one.reason})
+        if runs
+        else None
     )
 
 
@@ -291,32 +241,3 @@ def _simulated(question: PlanQuestion, plan: search.Plan, layout: str, types: st
     )  # fmt: skip
     made.check_options()
     return made
-
-
-def following_text(found: Following) -> Iterable[Any]:
-    """The best, and what else was tried."""
-    best, runs = found.best, found.first
-    load = f"{runs.load.name}, {format_seconds(runs.load.seconds)}"
-    if best is None:
-        why = "; ".join(f"{label}: {reason}" for label, reason in found.reasons.items())
-        yield wording.Prose(f"over {load}: no policy that was tried meets the limits{f' ({why})' if why else ''}")
-    else:
-        one = best.outcome
-        usd = "" if one.usd is None else f"{format_usd(one.usd)}, "
-        yield wording.Prose(
-            f"over {load}: {usd}{one.chip_hours:,.0f} chip-hours with {best.layout} under {one.policy}, "
-            f"{scaled.share_text(one.attained)} of {one.requests:,.0f} requests within the limits"
-        )
-    columns: list[column.Column[Tried]] = [
-        column.Column("layout", "layout"),
-        column.Column("policy", "policy", "text", "outcome.policy"),
-        column.Column("usd", "$", "USD", "outcome.usd"),
-        column.Column("chip_hours", "chip-hours", "1", "outcome.chip_hours"),
-        column.Column("attained", "within limits", "figures", lambda one: scaled.share_text(one.outcome.attained)),
-        column.Column("holds", "met", "text", lambda one: "yes" if one.outcome.holds else "no"),
-        column.Column("ttft_p99_s", "TTFT p99", "s", "outcome.ttft_p99_s", priority=1),
-        column.Column("tpot_p99_s", "TPOT p99", "s", "outcome.tpot_p99_s", priority=1),
-        column.Column("most_replicas", "most replicas", "whole", "outcome.most_replicas", priority=2),
-    ]
-    at = f"limits on {runs.slo.statistics} of the whole load"
-    yield column.Sheet("over time", columns, found.tried, f"{load}, by layout and policy", at)

@@ -25,7 +25,6 @@ from rackline.api.question import (
 )
 from rackline.api.resolve import lookup_of, named, resolve_on
 from rackline.api.server import speculation_of
-from rackline.api.traffic import lengths_of_trace
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, require
 from rackline.files import read_text
@@ -36,6 +35,7 @@ with late:
     from rackline import arch, parallel
     from rackline.posttraining import job as posttraining_job, plan as posttraining_plan
     from rackline.report import budget_report
+    from rackline.simulation import traces
     from rackline.training import runs
 
 
@@ -292,7 +292,7 @@ def _lengths(question: RlQuestion) -> tuple[float, posttraining_job.AnswerLength
     if numbers is not None:
         return question.input, posttraining_job.AnswerLengths.of(numbers)
     question.refuse("input", allowed="only without `trace`, which has the prompts")
-    requests = lengths_of_trace(path)
+    requests = traces.lengths_of_trace(path)
     return float(requests.input_len.mean()), posttraining_job.AnswerLengths.of(requests.output_len.astype(float))
 
 

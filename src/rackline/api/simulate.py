@@ -9,23 +9,18 @@ from functools import partial
 from math import ceil, isinf, log2
 from typing import Any, Literal, TypeAlias
 
-from rackline.api import agents, scaled
-from rackline.api.agents import AgentRuns
+from rackline.api.agents import serve_agents
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
 from rackline.api.rates import classes_of
 from rackline.api.resolve import check_context, named, window_of
-from rackline.api.scaled import ScaledRuns
-from rackline.api.scaling import scaled_runs
+from rackline.api.scaling import ScaledRuns, scaled_runs
 from rackline.api.server import (
     ASKED,
-    Run,
     RunShown,
     RunsShown,
-    Server,
     Simulated,
-    Sustained,
     other_server,
     server_of,
     with_tiers,
@@ -51,8 +46,8 @@ with late:
     from rackline import arch, hardware, simulation
     from rackline.bands import bands
     from rackline.display import figure
-    from rackline.report import choice_report, exports, simulate_figures, simulate_report
-    from rackline.search import rate_capacity
+    from rackline.report import agents_report, choice_report, exports, scaled_report, simulate_figures, simulate_report
+    from rackline.search import agent_runs, rate_capacity, simulated_server
     from rackline.simulation import workloads
 
 
@@ -63,22 +58,24 @@ _REQUESTS_A_USER = 10  # so that leaving out the first and last of each leaves m
 _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
 
 
-Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained | ScaledRuns | AgentRuns]"
+Answered: TypeAlias = (
+    "Answer[SimulateQuestion, Simulated | simulated_server.Sustained | ScaledRuns | agent_runs.AgentRuns]"
+)
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rich.text import Text
 
     found = answer.result
-    if isinstance(found, AgentRuns):
-        yield from agents.report(found, elapsed_s=answer.elapsed_s)
+    if isinstance(found, agent_runs.AgentRuns):
+        yield from agents_report.report(found, elapsed_s=answer.elapsed_s)
         return
     if isinstance(found, ScaledRuns):
         yield from limits_lines(found.use)
-        yield from scaled.report(found, elapsed_s=answer.elapsed_s)
+        yield from scaled_report.report(found.fleet, elapsed_s=answer.elapsed_s)
         yield from use_lines(found.use)
         return
-    if isinstance(found, Sustained):
+    if isinstance(found, simulated_server.Sustained):
         yield simulate_report.rate_capacity_report(found.capacity)
         if found.at_capacity is not None:
             yield from simulate_report.frontend_lines(found.at_capacity.summary)
@@ -95,7 +92,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         yield simulate_report.comparison_report(data)
 
 
-def _energy_text(run: Run) -> Iterable[Any]:
+def _energy_text(run: simulated_server.Run) -> Iterable[Any]:
     """Watts of a chip and of all machines, and joules."""
     from rich.text import Text
 
@@ -116,7 +113,7 @@ def _interval(answer: Answered) -> str:
     return bands.interval_line(bands.of_deployment(server.deployment, means, pools=server.prefill is not None))
 
 
-def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns | AgentRuns:
+def _data(answer: Answered) -> RunsShown | simulated_server.Sustained | ScaledRuns | agent_runs.AgentRuns:
     found = answer.result
     if not isinstance(found, Simulated):
         return found
@@ -128,11 +125,11 @@ def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns | AgentRuns:
 
 def _summary(answer: Answered) -> str:
     found = answer.result
-    if isinstance(found, AgentRuns):
-        return agents.summary(found)
+    if isinstance(found, agent_runs.AgentRuns):
+        return agents_report.summary(found)
     if isinstance(found, ScaledRuns):
-        return scaled.summary(found)
-    if isinstance(found, Sustained):
+        return scaled_report.summary(found.fleet)
+    if isinstance(found, simulated_server.Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s meet the limits; {found.server.title(found.requests)}"
     data = found.run.summary
     times = ", ".join(
@@ -146,17 +143,19 @@ def _summary(answer: Answered) -> str:
 
 def _rows(answer: Answered) -> Any:
     found = answer.result
-    if isinstance(found, AgentRuns):
-        return agents.rows(found)
+    if isinstance(found, agent_runs.AgentRuns):
+        return agents_report.rows(found)
     if isinstance(found, ScaledRuns):
-        return scaled.window_rows(found)
-    return found.capacity.tried if isinstance(found, Sustained) else exports.series_of(found.run.result)
+        return scaled_report.window_rows(found.fleet)
+    return (
+        found.capacity.tried if isinstance(found, simulated_server.Sustained) else exports.series_of(found.run.result)
+    )
 
 
 def _results(answer: Answered) -> dict[str, simulation.Result]:
-    if isinstance(answer.result, Sustained):
+    if isinstance(answer.result, simulated_server.Sustained):
         raise InputError(what="plot", given="a highest rate", allowed="only without `capacity`")
-    if isinstance(answer.result, AgentRuns):
+    if isinstance(answer.result, agent_runs.AgentRuns):
         raise InputError(what="plot_kind", given="one of a steady stream", allowed="concurrency, for `agents`")
     if isinstance(answer.result, ScaledRuns):
         raise InputError(what="plot_kind", given="one of a steady stream", allowed="over-time, for a `load`")
@@ -179,8 +178,9 @@ def _classes_figure(answer: Answered) -> figure.Figure:
     """Each class beside the others: over time under the first policy, or its percentiles."""
     found = answer.result
     if isinstance(found, ScaledRuns):
-        windows = {name: found.first.run.of(mine).windows(found.window_s, None)
-                   for name, mine in _masks(found.first.run.requests).items()}  # fmt: skip
+        fleet = found.fleet
+        windows = {name: fleet.first.run.of(mine).windows(fleet.window_s, None)
+                   for name, mine in _masks(fleet.first.run.requests).items()}  # fmt: skip
         return simulate_figures.classes_figure(windows)
     run = next(iter(_results(answer).values()))
     each = {name: run.of(mine) for name, mine in _masks(run.requests).items()}
@@ -204,20 +204,20 @@ def _over_time_figure(answer: Answered) -> figure.Figure:
     if not isinstance(found, ScaledRuns):
         raise InputError(what="plot_kind", given="over-time", allowed="only with `load`")
     return simulate_figures.over_time_figure(
-        [(one.outcome.policy, one.windows) for one in found.ran], found.slo.limits()
+        [(one.outcome.policy, one.windows) for one in found.fleet.ran], found.fleet.slo.limits()
     )
 
 
 def _concurrency_figure(answer: Answered) -> figure.Figure:
     found = answer.result
-    if not isinstance(found, AgentRuns):
+    if not isinstance(found, agent_runs.AgentRuns):
         raise InputError(what="plot_kind", given="concurrency", allowed="only with `agents`")
-    return simulate_figures.concurrency_figure(agents.points(found))
+    return simulate_figures.concurrency_figure(agents_report.points(found))
 
 
 def _usual_figure(answer: Answered) -> figure.Figure:
     found = answer.result
-    if isinstance(found, AgentRuns):
+    if isinstance(found, agent_runs.AgentRuns):
         return _concurrency_figure(answer)
     return (
         _over_time_figure(answer) if isinstance(found, ScaledRuns) else simulate_figures.tails_figure(_results(answer))
@@ -326,7 +326,9 @@ def _usual_figure(answer: Answered) -> figure.Figure:
 """,
     ),
 )
-def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained | ScaledRuns | AgentRuns:
+def simulate(
+    question: SimulateQuestion, watch: Watch
+) -> Simulated | simulated_server.Sustained | ScaledRuns | agent_runs.AgentRuns:
     """Simulate a deployment serving recorded or synthetic traffic, pass by pass, and print latency percentiles.
 
     Traffic is one of a trace, a rate and a number of users. An interruption gives what was simulated so far.
@@ -340,7 +342,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
         200
     """
     if question.agents is not None:
-        return agents.agent_runs(question, watch)
+        return serve_agents(question, watch)
     if question.load is not None:
         return scaled_runs(question, watch)
     question = with_tiers(question, watch)
@@ -391,7 +393,7 @@ class _Stage:
     """Requests, and the servers that are to serve them, by name."""
 
     requests: simulation.Requests
-    servers: Mapping[str, Server]
+    servers: Mapping[str, simulated_server.Server]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,7 +418,7 @@ class _Desk:
         }
         return _Stage(requests=traffic, servers=servers)
 
-    def run(self, stage: _Stage, name: str, slo: simulation.Slo | None) -> Run:
+    def run(self, stage: _Stage, name: str, slo: simulation.Slo | None) -> simulated_server.Run:
         """Serve the requests."""
         what = f"serving {len(stage.requests):,} requests" + (f" ({name})" if len(stage.servers) > 1 else "")
         server = stage.servers[name]
@@ -424,9 +426,9 @@ class _Desk:
             result = server.serve(
                 stage.requests, self.question.skip_bad, progress, keep_passes=self.question.keep_passes
             )
-        return Run(server=server, result=result, slo=slo)
+        return simulated_server.Run(server=server, result=result, slo=slo)
 
-    def goes_on(self, run: Run) -> bool:
+    def goes_on(self, run: simulated_server.Run) -> bool:
         """Whether a run of twice the length is due."""
         result = run.result
         open_end = self.question.requests is None and result.requests.process is not None and not result.interrupted
@@ -452,7 +454,7 @@ class _Desk:
         except InputError:
             return None
 
-    def says_what_is_unknown(self, run: Run) -> None:
+    def says_what_is_unknown(self, run: simulated_server.Run) -> None:
         """Warn of percentiles that a run of free length did not settle."""
         if self.goes_on(run):
             width, asked = run.result.half_width(run.slo), self.question.percentile_precision
@@ -477,7 +479,7 @@ def _with_adapters(
     return workloads.with_chosen_adapters(traffic, adapter, question.seed)
 
 
-def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> Sustained:
+def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> simulated_server.Sustained:
     question, watch = desk.question, desk.watch
     asked_for = {ASKED: (question, stage.servers[ASKED].deployment.cluster)}
     found: rate_capacity.RateCapacity | None = None
@@ -504,5 +506,5 @@ def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> Sustained:
             )
             break
         stage = longer
-    run = None if found.result is None else Run(server=server, result=found.result, slo=asked)
-    return Sustained(capacity=found, at_capacity=run, server=server, requests=traffic)
+    run = None if found.result is None else simulated_server.Run(server=server, result=found.result, slo=asked)
+    return simulated_server.Sustained(capacity=found, at_capacity=run, server=server, requests=traffic)

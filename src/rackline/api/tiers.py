@@ -38,7 +38,7 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve, window_of
-from rackline.api.traffic import note_early_ends, repeating_of, reuse_in, sessions_of
+from rackline.api.traffic import note_early_ends, repeating_of, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.late import late
@@ -406,7 +406,7 @@ def evicting(
 
 
 def _recorded(trace: str) -> tuple[str, prefixes.Repeats]:
-    reuse = reuse_in(trace)
+    reuse = simulation_reuse.reuse_in(trace)
     return Path(trace).name, prefixes.Repeats(
         found=lambda ttl_s: float(reuse.hit_share(ttl_s=ttl_s)),
         held_s=reuse.held_s,

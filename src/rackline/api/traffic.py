@@ -29,8 +29,8 @@ with late:
     from rackline import arch, catalog, hardware, simulation
     from rackline.api import groups, rates
     from rackline.display import wording
-    from rackline.serving import workload
-    from rackline.simulation import evictions, hits_by_tier, load, reuse as simulation_reuse, workloads
+    from rackline.serving import mixture_file, workload
+    from rackline.simulation import classes, evictions, hits_by_tier, load, reuse as simulation_reuse, traces, workloads
 
 
 USUAL = "chat"
@@ -115,7 +115,7 @@ def with_use(question: Q) -> tuple[Q, Use]:
     record = record_of(given["use"])
     lengths: dict[str, float | None] = {}
     alone = given["mix"] is None and given["trace"] is None and given.get("classes") is None
-    if alone and not rates.is_recorded(given.get("load") or ""):
+    if alone and not load.is_recorded(given.get("load") or ""):
         lengths = {"input": record.input_len, "output": record.output_len}
     if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
         lengths["cache_hit"] = record.cache_hit or None
@@ -164,37 +164,17 @@ def mixture_of(question: Served, *alone: str) -> workload.Mixture | None:
         alone: options that say the same, which no file stands beside.
 
     Raises:
-        InputError: lengths that are given in two ways, or as `mixture_of_file` and `mixture_of_trace`.
+        InputError: lengths that are given in two ways, or a file of another form.
     """
     first, *more = [*question.given("mix", "trace"), ""]
     if not first:
         return None
     question.refuse(*filter(None, more), *alone, allowed=f"only without `{first}`")
-    return rates.mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
-
-
-def mixture_of_trace(path: str) -> workload.Mixture:
-    """The lengths of a trace, each as often as it is there.
-
-    Raises:
-        InputError: as `lengths_of_trace`.
-    """
-    found = lengths_of_trace(path)
-    return workload.Mixture.of(1.0, found.input_len, found.output_len, name=found.name)
-
-
-def lengths_of_trace(path: str) -> simulation.Requests:
-    """A trace whose times do not matter, nor their unit.
-
-    Raises:
-        InputError: as `rackline.simulation.read_trace`.
-    """
-    try:
-        return simulation.read_trace(path)
-    except InputError as error:
-        if error.what != "arrival times":
-            raise
-        return simulation.read_trace(path, time_unit="s")
+    return (
+        mixture_file.mixture_of_file(question.mix)
+        if question.mix is not None
+        else traces.mixture_of_trace(question.trace or "")
+    )
 
 
 _LIMITS = ("ttft", "tpot", "e2e")
@@ -268,7 +248,7 @@ def load_of(question: groups.Traffic) -> load.Load:
     shared = rates.base_load(question)
     if question.classes is None:
         return shared
-    return load.together(rates.loads_of(question, rates.classes_of(question)), shared.name)
+    return load.together(classes.loads_of(rates.classes_of(question), shared), shared.name)
 
 
 def _over_time(question: groups.Traffic) -> simulation.Requests:
@@ -283,7 +263,7 @@ def lengths_of(question: groups.Traffic) -> workloads.AnyLengths:
     """What prompts and answers of a load are drawn from: its classes, the lengths of the question, else its trace."""
     if question.classes is not None:
         return rates.lengths_in(question)
-    if not question.given("input", "output", "mix") and rates.is_recorded(question.load or ""):
+    if not question.given("input", "output", "mix") and load.is_recorded(question.load or ""):
         trace = rates.trace_of(question, question.load or "")
         return workload.Mixture.of(1.0, trace.input_len, trace.output_len, name=trace.name)
     return _lengths(question, 0)
@@ -365,7 +345,7 @@ def _messages_of(question: groups.Sessions, media_tokens: int) -> workloads.AnyL
 def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
     if question.mix is not None:
-        return rates.mixture_of_file(question.mix)
+        return mixture_file.mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
         raise InputError(
@@ -446,20 +426,6 @@ def cache_rules_of(question: groups.Lifetimes) -> simulation.CacheRules:
     )
 
 
-def reuse_in(trace: str) -> simulation_reuse.Reuse:
-    """How the prompts of a trace repeat.
-
-    Raises:
-        InputError: a trace without hashes.
-    """
-    found = simulation_reuse.reuse_of(simulation.read_trace(trace), ends_first=True)
-    if found is None:
-        raise InputError(
-            what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
-        )
-    return found
-
-
 def repeating_of(
     question: groups.Sessions, window: float, trace: str | None, media_tokens: int = 0
 ) -> hits_by_tier.Repeating:
@@ -474,7 +440,7 @@ def repeating_of(
     """
     if question.turns is None:
         recorded = simulation.read_trace(trace or "")
-        return hits_by_tier.RepeatingTrace.of(Path(trace or "").name, recorded, reuse_in(trace or ""))
+        return hits_by_tier.RepeatingTrace.of(Path(trace or "").name, recorded, simulation_reuse.reuse_in(trace or ""))
     if question.input is None or question.output is None:
         name, like = ("input", 300) if question.input is None else ("output", 400)
         raise InputError(what=name, given="nothing", allowed=f"with `turns`, mean tokens such as {like}")

@@ -12,7 +12,7 @@ from rackline.passes.features import Array
 from rackline.simulation.load import Load
 from rackline.simulation.requests import RequestClass, Requests
 from rackline.simulation.workloads import AnyLengths, gamma
-from rackline.units import USUAL_PERCENTILE, statistic_name
+from rackline.units import USUAL_PERCENTILE, format_limit, statistic_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,47 @@ def lengths_of(kinds: Sequence[ClassTraffic], total_per_s: float) -> ClassLength
     """
     rates = [0.0 if one.offline else one.rate_of(total_per_s) for one in kinds]
     return ClassLengths(kinds=tuple(kinds), rates_per_s=np.array(rates))
+
+
+def loads_of(kinds: Sequence[ClassTraffic], shared: Load) -> list[Load]:
+    """The rates over time of each class that is not offline, all of the same length.
+
+    Args:
+        shared: of all classes with a share together.
+    """
+    found: list[Load] = []
+    for one in (one for one in kinds if not one.offline):
+        if one.load is not None:
+            found.append(one.load.lasting(shared.seconds))
+        elif one.rate_per_s is not None:
+            flat = np.array([one.rate_per_s])
+            found.append(Load(edges_s=np.array([0.0, shared.seconds]), rates_per_s=flat, name=one.name))
+        else:
+            found.append(shared.scaled(shared.mean_per_s * (one.share or 0.0)))
+    return found
+
+
+def lengths_over(kinds: Sequence[ClassTraffic], loads: Sequence[Load]) -> ClassLengths:
+    """The lengths of classes whose rates change over time, by their mean rates.
+
+    Args:
+        loads: of each class that is not offline, in their order.
+    """
+    means = iter([one.mean_per_s for one in loads])
+    rates = [0.0 if one.offline else next(means) for one in kinds]
+    return ClassLengths(kinds=tuple(kinds), rates_per_s=np.array(rates))
+
+
+def strictest(kinds: Sequence[ClassTraffic]) -> str | None:
+    """Return the lowest limit on each latency of any class, at its highest percentile, as `slo` is written."""
+    limits = [limit for kind in kinds for limit in kind.limits]
+    texts: list[str] = []
+    for latency in dict.fromkeys(limit.latency for limit in limits):
+        same = [limit for limit in limits if limit.latency == latency]
+        percentile = max((limit.percentile for limit in same if limit.percentile is not None), default=None)
+        text = format_limit(min(limit.seconds for limit in same), percentile)
+        texts.append(f"{latency.removesuffix('_s')}={text}")
+    return ",".join(texts) or None
 
 
 def steady(

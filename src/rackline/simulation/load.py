@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from rackline.errors import InputError, nearest_name, placed, require
-from rackline.files import read_text
+from rackline.files import is_file, read_text
 from rackline.passes.features import Array
 from rackline.simulation.requests import Requests
 from rackline.simulation.workloads import DAY_S, AnyLengths, gamma
@@ -257,3 +257,44 @@ def _seconds(text: str) -> float:
         return parse_seconds(text, name="time", zero_allowed=True, maximum=_LATEST_S)
     require(abs(found) <= _LATEST_S, what="time", given=text, allowed=f"at most {_LATEST_S:.0e} seconds")
     return found
+
+
+def rates_of(
+    name: str,
+    seconds: float | None,
+    rate_per_s: float | None,
+    read: Callable[[str], Requests],
+    *,
+    option: str = "rate",
+    amplitude: float | None = None,
+) -> Load:
+    """The rates of a table, of a recorded trace or of a shape.
+
+    Args:
+        name: file, or one of the shapes.
+        seconds: to which they are stretched; None leaves them as they are [s].
+        rate_per_s: to whose mean they are scaled; None leaves them as they are [requests/s].
+        read: reads a trace.
+        option: that gives the mean.
+        amplitude: of a shape's daily cycle; None for the usual one [1].
+
+    Raises:
+        InputError: neither a file that holds rates nor a shape; a shape without a mean rate.
+    """
+    if name in SHAPES:
+        if rate_per_s is None:
+            raise InputError(what=option, given="nothing", allowed=f"the mean of a {name}", nearest="5/s")
+        found = shape(name, rate_per_s, PEAK_AMPLITUDE if amplitude is None else amplitude)
+    elif not is_file(name):
+        near = nearest_name(name, SHAPES)
+        raise InputError(what="load", given=name, allowed=f"a file, or {', '.join(SHAPES)}", nearest=near)
+    else:
+        found = read_load(name) if is_table(name) else profile(read(name), Path(name).name)
+    if seconds is not None:
+        found = found.lasting(seconds)
+    return found if rate_per_s is None else found.scaled(rate_per_s)
+
+
+def is_recorded(path: str) -> bool:
+    """Whether a load is that of a recorded trace."""
+    return path not in SHAPES and is_file(path) and not is_table(path)

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rackline.errors import require
+from rackline.errors import InputError, require
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import BlockRuns, Requests
+from rackline.simulation.traces import read_trace
 from rackline.simulation.workloads import Sessions
 
 _BUCKET = 512  # uses that are counted together
@@ -438,3 +439,17 @@ def _within(mean_s: float, kept_s: Array) -> Array:
     """Probability that an exponential time is shorter than others."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(kept_s == inf, 1.0, -np.expm1(-kept_s / mean_s) if mean_s > 0 else (kept_s > 0) * 1.0)
+
+
+def reuse_in(trace: str) -> Reuse:
+    """How the prompts of a trace repeat.
+
+    Raises:
+        InputError: a trace without hashes.
+    """
+    found = reuse_of(read_trace(trace), ends_first=True)
+    if found is None:
+        raise InputError(
+            what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
+        )
+    return found

@@ -22,6 +22,7 @@ import numpy as np
 from rackline.errors import InputError, require
 from rackline.files import read_lines
 from rackline.passes.features import Array
+from rackline.serving.workload import Mixture
 from rackline.simulation.requests import BlockHashes, Requests
 
 TimeUnit = Literal["s", "ms"]
@@ -461,3 +462,27 @@ def _benchmark(file: Path, first: str) -> list[tuple[int, Any, str]] | None:
     lists = zip(*(data[name] for name in _BENCHMARK), strict=True)
     rows = [dict(zip(_BENCHMARK.values(), values, strict=True)) for values in lists]
     return [(number, row, str(row)) for number, row in enumerate(rows, start=1)]
+
+
+def mixture_of_trace(path: str) -> Mixture:
+    """The lengths of a trace, each as often as it is there.
+
+    Raises:
+        InputError: as `lengths_of_trace`.
+    """
+    found = lengths_of_trace(path)
+    return Mixture.of(1.0, found.input_len, found.output_len, name=found.name)
+
+
+def lengths_of_trace(path: str) -> Requests:
+    """A trace whose times do not matter, nor their unit.
+
+    Raises:
+        InputError: as `read_trace`.
+    """
+    try:
+        return read_trace(path)
+    except InputError as error:
+        if error.what != "arrival times":
+            raise
+        return read_trace(path, time_unit="s")

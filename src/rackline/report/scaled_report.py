@@ -1,155 +1,23 @@
-"""What `simulate` finds of a load over time, and prints of it: dollars, misses and regret of each policy, windows."""
+"""What `simulate` and `plan` print of a load over time: dollars, misses and regret of each policy, windows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from rackline.api.server import Server
-from rackline.api.traffic import Use
-from rackline.late import late
+from rackline.display import column, wording
+from rackline.report import simulate_report
 from rackline.units import format_seconds, format_usd
 
-with late:
-    from rackline import simulation
-    from rackline.display import column, wording
-    from rackline.report import simulate_report
-    from rackline.simulation import fleet_pool, fleet_run, load as loads, outcomes
+if TYPE_CHECKING:
+    from rackline.search.scaled_fleet import Following, Outcome, Ran, ScaledFleet, Tried
+    from rackline.simulation import fleet_run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """What a replica takes.
-
-    Args:
-        pool: "prompts", "outputs" or "all".
-        capacity_per_s: its highest rate within the limits [requests/s].
-        running: requests in it at 70 % of that rate [requests].
-        kv_use: share of its KV blocks in use, likewise [1].
-        chips: of it [count].
-    """
-
-    pool: str
-    capacity_per_s: float
-    running: float
-    kv_use: float
-    chips: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a policy did, over one seed or as a mean over several.
-
-    Args:
-        policy: its name.
-        chip_hours: that were paid for [chip h].
-        usd: of them; None without a price [USD].
-        attained: share of the requests answered within the limits [1].
-        holds: whether each limit is met at its percentile.
-        ttft_p99_s, tpot_p99_s: over the whole run [s].
-        mean_replicas, most_replicas: that were paid for [count].
-        requests, refused, unanswered: of the run [requests].
-        lost_requests: that were sent again as their replica failed [requests].
-        failed_replicas: [count].
-        over_oracle, over_perfect: chip-hours over those of the oracle, and of a perfect system, less 1; None for
-            themselves [1].
-        intervals: half of the 95 % interval of the mean over seeds, by name; empty for one seed.
-    """
-
-    policy: str
-    chip_hours: float
-    usd: float | None
-    attained: float
-    holds: bool
-    ttft_p99_s: float
-    tpot_p99_s: float
-    mean_replicas: float
-    most_replicas: float
-    requests: float
-    refused: float
-    unanswered: float
-    lost_requests: float
-    failed_replicas: float
-    over_oracle: float | None = None
-    over_perfect: float | None = None
-    intervals: dict[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """One policy: its outcome, and the run of the first seed.
-
-    Args:
-        outcome: over all seeds.
-        run: of the first.
-        windows: of it.
-    """
-
-    json_keys: ClassVar = ("*outcome", "interrupted=run.interrupted", "by_class", "frontend=run.frontend", "windows")
-
-    outcome: Outcome
-    run: fleet_run.FleetRun
-    windows: tuple[fleet_run.WindowRow, ...]
-
-    @property
-    def by_class(self) -> list[outcomes.ClassData]:
-        """What became of each class of requests in the first run; empty where there are none."""
-        return self.run.by_class()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledRuns:
-    """A load over time, served under each policy.
-
-    Args:
-        server: a replica, and what comes before it.
-        load: the rates.
-        slo: limits.
-        marks: a replica of each pool at its highest rate within them.
-        start: of a replica, in parts; None where a time was given.
-        start_s: the whole [s].
-        perfect_chip_hours: of a system that follows the load at once, in any fraction, at that rate [chip h].
-        ran: each policy that was asked for, then the oracle.
-        window_s: time of a window [s].
-        reason: why there is none; empty otherwise.
-        seeds: runs of each policy [count].
-        use: what the use added to the question.
-    """
-
-    json_keys: ClassVar = (
-        "deployment=server", "load", "slo", "replica=marks", "start_up=start",
-        "start_up_s=start_s", "perfect_chip_hours", "perfect_usd", "policies=ran", "reason", "seeds", "use",
-    )  # fmt: skip
-
-    server: Server
-    load: loads.Load
-    slo: simulation.Slo
-    marks: tuple[Mark, ...]
-    start: fleet_pool.StartUp | None
-    start_s: float
-    perfect_chip_hours: float
-    ran: tuple[Ran, ...]
-    window_s: float
-    reason: str = ""
-    seeds: int = 1
-    use: Use | None = None
-
-    @property
-    def first(self) -> Ran:
-        """The first policy that was asked for."""
-        return self.ran[0]
-
-    @property
-    def perfect_usd(self) -> float | None:
-        """What a perfect system would cost [USD]."""
-        price = self.server.deployment.cluster.usd_per_chip_hour
-        return None if price is None else price * self.perfect_chip_hours
-
-
-def summary(found: ScaledRuns) -> str:
+def summary(found: ScaledFleet) -> str:
     """The answer in a line."""
     if found.reason:
         return found.reason
@@ -161,7 +29,7 @@ def summary(found: ScaledRuns) -> str:
     )
 
 
-def report(found: ScaledRuns, *, elapsed_s: float) -> Iterable[Any]:
+def report(found: ScaledFleet, *, elapsed_s: float) -> Iterable[Any]:
     """Everything that is printed.
 
     Args:
@@ -197,7 +65,7 @@ def report(found: ScaledRuns, *, elapsed_s: float) -> Iterable[Any]:
     yield wording.Prose(f"simulated in {format_seconds(elapsed_s)}", style="dim")
 
 
-def _regret(found: ScaledRuns) -> str:
+def _regret(found: ScaledFleet) -> str:
     """What it spends beyond the oracle and a perfect system."""
     one = found.first.outcome
     perfect = f"{wording.written(found.perfect_chip_hours)} chip-hours"
@@ -219,7 +87,7 @@ def share_text(attained: float | None) -> str:
     return wording.percent(attained) if missed >= 0.005 or missed <= 0.0 else f"{100.0 * attained:.3f} %"
 
 
-def _replica(found: ScaledRuns) -> str:
+def _replica(found: ScaledFleet) -> str:
     """What the policies know of a replica, and how it starts."""
     each = "; ".join(
         f"{wording.written(mark.capacity_per_s)} requests/s within the limits and has "
@@ -237,7 +105,7 @@ def _replica(found: ScaledRuns) -> str:
     return f"a replica serves {each}; it starts in {format_seconds(found.start_s)}{parts}"
 
 
-def _sheets(found: ScaledRuns) -> list[column.Sheet[Any]]:
+def _sheets(found: ScaledFleet) -> list[column.Sheet[Any]]:
     of_policies: list[column.Column[Ran]] = [
         column.Column("policy", "policy", "text", "outcome.policy"),
         column.Column("usd", "$", "USD", "outcome.usd"),
@@ -292,6 +160,35 @@ def _clock(seconds: float) -> str:
     return f"{days} d {text}" if days else text
 
 
-def window_rows(found: ScaledRuns) -> list[dict[str, Any]]:
+def window_rows(found: ScaledFleet) -> list[dict[str, Any]]:
     """A row for each window of each policy."""
     return [{"policy": one.outcome.policy, **asdict(row)} for one in found.ran for row in one.windows]
+
+
+def following_text(found: Following) -> Iterable[Any]:
+    """The best, and what else was tried."""
+    best, runs = found.best, found.first
+    load = f"{runs.load.name}, {format_seconds(runs.load.seconds)}"
+    if best is None:
+        why = "; ".join(f"{label}: {reason}" for label, reason in found.reasons.items())
+        yield wording.Prose(f"over {load}: no policy that was tried meets the limits{f' ({why})' if why else ''}")
+    else:
+        one = best.outcome
+        usd = "" if one.usd is None else f"{format_usd(one.usd)}, "
+        yield wording.Prose(
+            f"over {load}: {usd}{one.chip_hours:,.0f} chip-hours with {best.layout} under {one.policy}, "
+            f"{share_text(one.attained)} of {one.requests:,.0f} requests within the limits"
+        )
+    columns: list[column.Column[Tried]] = [
+        column.Column("layout", "layout"),
+        column.Column("policy", "policy", "text", "outcome.policy"),
+        column.Column("usd", "$", "USD", "outcome.usd"),
+        column.Column("chip_hours", "chip-hours", "1", "outcome.chip_hours"),
+        column.Column("attained", "within limits", "figures", lambda one: share_text(one.outcome.attained)),
+        column.Column("holds", "met", "text", lambda one: "yes" if one.outcome.holds else "no"),
+        column.Column("ttft_p99_s", "TTFT p99", "s", "outcome.ttft_p99_s", priority=1),
+        column.Column("tpot_p99_s", "TPOT p99", "s", "outcome.tpot_p99_s", priority=1),
+        column.Column("most_replicas", "most replicas", "whole", "outcome.most_replicas", priority=2),
+    ]
+    at = f"limits on {runs.slo.statistics} of the whole load"
+    yield column.Sheet("over time", columns, found.tried, f"{load}, by layout and policy", at)
