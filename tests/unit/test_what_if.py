@@ -29,7 +29,13 @@ OWN = "hbm_bandwidth=3.35TB/s"
 CASES: dict[str, dict[str, Any]] = {
     "turns": {"turns": 2, "think_time": "2s"},
     "joules": {"objective": "joules", "power_cap": "600W"},
-    "of the best": {"speculate": "2=2.2", "users": 3000, "engine": "vllm", "launch": True, "set": "peak_flop_per_s.bf16=2e15"},
+    "of the best": {
+        "speculate": "2=2.2",
+        "users": 3000,
+        "engine": "vllm",
+        "launch": True,
+        "set": "peak_flop_per_s.bf16=2e15",
+    },
 }
 
 

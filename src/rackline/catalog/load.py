@@ -314,7 +314,7 @@ def default_engines(vendor: str) -> tuple[str, ...]:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
+    return tuple(map(str, cast("list[Any]", value))) if isinstance(value, list) else ()
 
 
 def _ranked(key: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from rackline.parallel import Layout
 from rackline.report.memory_report import misfit_report
 from rackline.report.trust import trust
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
-from rackline.search.choice import Energy
+from rackline.search.choice import TIE, Energy
 from rackline.search.misfit import Misfit
 from rackline.search.served import FewRequests
 from rackline.serving.fleet import Fleet, Interactive
@@ -140,6 +140,8 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None, fleet: Fl
     notes = [Text(note, style="yellow") for note in (then or choice).precision.notes]
     risks = () if risk is None else risk_lines(risk, priced=plan.priced)
     risks = [*risks, *_open_lines(plan, choice)]
+    if choice.bound:
+        risks.append(Text(f"the rate is bound by: {choice.bound}", style="dim"))
     needed = [] if fleet is None else [Text(_fleet_line(fleet), style="bold green")]
     body = Text("\n").join([*needed, Text(rate, style="" if needed else "bold green"), *lines, *notes, *risks])
     return Box(body, title(plan), request_text(plan))
@@ -373,6 +375,8 @@ def other_kind(plan: Plan) -> Prose | None:
         return Prose(f"{what}: {reason}", style="dim") if reason else None
     usd = other.whole.usd_per_mtok_output_all_in
     times = f"{written(usd / best.whole.usd_per_mtok_output_all_in)} times as much"
+    if plan.cost_of(other) < plan.cost_of(best):
+        times += f" (a tie within {percent(TIE)}, and the answer is simpler)"
     text = f"{what}: {replica_label(other)}, {money(usd, plan.priced)} per M output tokens, {times}"
     if other.sustained is None:
         text += f" by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}"
