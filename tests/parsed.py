@@ -49,7 +49,8 @@ def parsed(words: Sequence[str], folder: Path) -> Any:
             return run_command(words, folder)
         except Asked as stopped:
             question = stopped.question
-    if isinstance(question, OnCluster) and not any(map(_FILE.search, _names(question))):
+    is_named = isinstance(question, OnCluster) and question.model is not None  # `simulate --plan` names none
+    if is_named and not any(map(_FILE.search, _names(question))):
         named(question, Watch())
     return question
 

@@ -116,7 +116,8 @@ USE = Option(
 MIX = Option(
     kind="text",
     help="mixture of request lengths: a CSV file with the columns share, input, output, or a TOML file with "
-    "[[requests]] that have these keys; limits, percentiles and memory are those of the mixture",
+    "[[requests]] that have these keys, or recorded requests, whose times do not matter; limits, percentiles and "
+    "memory are those of the mixture",
 )
 THINK_TIME = Option(
     kind="seconds",

@@ -24,7 +24,7 @@ with late:
     from rackline.report import simulate_report
     from rackline.search import simulated_server
     from rackline.serving import workload as workloads
-    from rackline.simulation import entrance, routers
+    from rackline.simulation import entrance, policies, routers
 
 
 COMPARED = (
@@ -97,9 +97,13 @@ def server_of(
     """
     routers.ROUTERS.find(question.router)
     system = resolve_on(question, model, cluster, watch)
+    scheduler = system.stack.scheduler
     limits = question.given("max_batched_tokens", "max_num_seqs")
-    stack = replace(system.stack, scheduler=replace(system.stack.scheduler, **limits))
-    system = replace(system, stack=stack)
+    ahead_limits = question.given("max_batched_tokens")
+    if question.prefill_max_batched_tokens is not None:
+        ahead_limits = {"max_batched_tokens": question.prefill_max_batched_tokens}
+    ahead_stack = replace(system.stack, scheduler=replace(scheduler, **ahead_limits)).prefill_pool()
+    system = replace(system, stack=replace(system.stack, scheduler=replace(scheduler, **limits)))
     given, front = question.layout, question.prefill_layout
     layout = parallel.parse_layout(given, model) if given else _smallest(system, longest, question.block_size, watch)
     front_layout = parallel.parse_layout(front, model) if front else layout
@@ -114,7 +118,11 @@ def server_of(
             prefill_replicas=ahead,
             cache=replace(cache, pool_tokens=question.kv_tokens),
             chips=used,
-            policy_name=question.policy,
+            scheduling=_scheduling(question.policy, "policy"),
+            prefill_scheduling=None
+            if question.prefill_policy is None
+            else _scheduling(question.prefill_policy, "prefill_policy"),
+            prefill_stack=ahead_stack,
             router=question.router,
             admission=_admission(question),
             frontend=() if question.frontend is None else entrance.stages_of(question.frontend),
@@ -122,6 +130,25 @@ def server_of(
             kv_link_bytes_per_s=question.kv_link,
         ),
     )
+
+
+def _scheduling(text: str | None, option: str) -> simulated_server.Scheduling:
+    """Read POLICY[=PASSES][,overlap].
+
+    Raises:
+        InputError: another form, or passes of a policy that does not wait for any.
+    """
+    if text is None:
+        return simulated_server.Scheduling()
+    head, *more = (part.strip() for part in text.split(","))
+    name, equals, number = (part.strip() for part in head.partition("="))
+    require(more in ([], ["overlap"]), what=option, given=text, allowed="a policy, also with ,overlap", nearest=head)
+    alignment = policies.POLICIES.find(name).alignment
+    if equals:
+        if alignment is None:
+            raise InputError(what=option, given=text, allowed=f"{name} without a number of passes", nearest=name)
+        alignment = alignment.of(parse_whole(number, name=f"{option} passes", minimum=2, maximum=1e6))
+    return simulated_server.Scheduling(policy_name=name, alignment=alignment, two_batch_overlap=bool(more))
 
 
 def _admission(question: SimulateQuestion) -> entrance.AdmissionRule | None:

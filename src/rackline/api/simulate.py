@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from rackline.api.agents import serve_agents
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
+from rackline.api.planned_server import planned_question
 from rackline.api.question import Option
 from rackline.api.rates import classes_of
 from rackline.api.resolve import check_context, named, window_of
@@ -341,6 +342,8 @@ def simulate(
         >>> found.to_dict()["finished"]
         200
     """
+    if question.plan is not None:
+        question = planned_question(question, watch)
     if question.agents is not None:
         return serve_agents(question, watch)
     if question.load is not None:

@@ -8,6 +8,8 @@ from rackline.api.groups import (
     CALIBRATION,
     CHIPS,
     ENGINE,
+    MODEL,
+    ON,
     OVER_TIME,
     POWER_CAP,
     PRICE,
@@ -26,9 +28,11 @@ from rackline.api.question import (
     MOST_SECONDS,
     MOST_TOKENS,
     CalibrationLike,
+    ClusterLike,
     MaybeLayout,
     MaybeNumber,
     MaybeWhole,
+    ModelLike,
     Number,
     Question,
     Text,
@@ -36,16 +40,19 @@ from rackline.api.question import (
     Whole,
     group,
     option,
+    options,
     question,
     shared,
     whole,
 )
+from rackline.errors import InputError
 
 RESERVES = ("chunk", "prompt", "final")
 _NOT_WITH_AGENTS = (
     "load", "trace", "rate", "users", "mix", "use", "cache_hit", "compare", "capacity", "slo", "rate_scale",
     "diurnal_amplitude", "high_priority_share", "keep_passes",
 )  # fmt: skip
+_NOT_WITH_PLAN = ("load", "agents", "trace", "classes", "turns", "use")
 _NOT_WITH_LOAD = ("trace", "users", "turns", "requests", "compare", "capacity", "rate_scale", "keep_passes")
 _AGENTS, _SERVER, _POOLS, _LIMITS = "Agents", "Server", "Prefill pool", "Limits and comparisons"
 
@@ -253,7 +260,8 @@ class Scheduled(Question):
         "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority, preemptive (urgent "
         "requests take the place of running ones) or trains; of "
         "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
-        "prefill-schedule-interval or adp-balance; the stack's by default",
+        "prefill-schedule-interval or adp-balance, each also with =PASSES; with ,overlap for two-batch overlap; the "
+        "stack's by default",
         default=None,
         group=_SERVER,
     )
@@ -264,7 +272,10 @@ class Scheduled(Question):
         group=_SERVER,
     )
     max_num_seqs: MaybeWhole = whole(
-        "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
+        "maximum number of running sequences per rank, of the decode replicas where prompts have replicas of their "
+        "own; the stack's by default",
+        default=None,
+        group=_SERVER,
     )
     speculate: str | None = option(
         "text",
@@ -286,6 +297,15 @@ class PromptReplicas(Question):
     )
     prefill_layout: MaybeLayout = option(
         "text", "layout of the prefill replicas; the decode replicas' by default", default=None, group=_POOLS
+    )
+    prefill_policy: str | None = option(
+        "text", "scheduling policy of the prefill replicas; the decode replicas' by default", default=None, group=_POOLS
+    )
+    prefill_max_batched_tokens: MaybeWhole = whole(
+        "token budget per pass and rank of the prefill replicas; the decode replicas' by default",
+        default=None,
+        maximum=MOST_TOKENS,
+        group=_POOLS,
     )
     kv_link: Number = option(
         "rate",
@@ -369,6 +389,14 @@ class SimulateQuestion(
 ):
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
+    model: ModelLike = shared(MODEL, default=None, kw_only=False)
+    on: ClusterLike = shared(ON, default=None)
+    plan: str | None = option(
+        "text",
+        "serve the deployment of a plan at its rate: a file that `rackline plan --json` wrote; options given besides "
+        "take the place of the plan's",
+        default=None,
+    )
     chips: MaybeWhole = shared(CHIPS, default=None)
     engine: Text = shared(ENGINE, default="auto")
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
@@ -384,6 +412,16 @@ class SimulateQuestion(
         Raises:
             InputError: such options.
         """
+        if self.plan is not None:
+            self.refuse(*_NOT_WITH_PLAN, allowed="only without `plan`")
+            return  # what the plan says comes first: see rackline.api.planned_server
+        for name in ("model", "on"):
+            if getattr(self, name) is None:
+                raise InputError(what=name, given="nothing", allowed=options(SimulateQuestion)[name].help)
+        if self.prefill_replicas is None:
+            self.refuse(
+                "prefill_layout", "prefill_policy", "prefill_max_batched_tokens", allowed="only with `prefill_replicas`"
+            )
         if self.agents is not None:
             self.refuse(*_NOT_WITH_AGENTS, allowed="only without `agents`")
         if self.load is not None:

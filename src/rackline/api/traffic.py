@@ -170,11 +170,16 @@ def mixture_of(question: Served, *alone: str) -> workload.Mixture | None:
     if not first:
         return None
     question.refuse(*filter(None, more), *alone, allowed=f"only without `{first}`")
-    return (
-        mixture_file.mixture_of_file(question.mix)
-        if question.mix is not None
-        else traces.mixture_of_trace(question.trace or "")
-    )
+    return mixture_of_file(question.mix) if question.mix is not None else traces.mixture_of_trace(question.trace or "")
+
+
+def mixture_of_file(path: str) -> workload.Mixture:
+    """The lengths of a file: shares with their lengths, or recorded requests, each as often as it is there.
+
+    Raises:
+        InputError: a file of another form.
+    """
+    return traces.mixture_of_trace(path) if traces.is_trace(path, what="mix") else mixture_file.mixture_of_file(path)
 
 
 _LIMITS = ("ttft", "tpot", "e2e")
@@ -345,7 +350,7 @@ def _messages_of(question: groups.Sessions, media_tokens: int) -> workloads.AnyL
 def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
     if question.mix is not None:
-        return mixture_file.mixture_of_file(question.mix)
+        return mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
         raise InputError(

@@ -58,6 +58,7 @@ class Plan:
         "input_len=demand.workload.input_len",
         "output_len=demand.workload.output_len",
         "mix=demand.workload.mixture",
+        "cache_hit=demand.workload.cache_hit",
         "tpot_limit_s=demand.limits.tpot_s",
         "ttft_limit_s=demand.limits.ttft_s",
         "tpot_limit_percentile=demand.limits.tpot_percentile",

@@ -17,6 +17,7 @@ from rackline.search.finalists import FrontPool, run_energy
 from rackline.search.rate_capacity import RateCapacity
 from rackline.search.served import prompt_cost_share
 from rackline.serving import Stack
+from rackline.serving.alignment import Alignment
 from rackline.serving.capacity import Capacity, capacity
 from rackline.serving.workload import PLAIN, Speculation
 from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result, Slo, pool_of, simulate
@@ -138,6 +139,27 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How a pool schedules its passes.
+
+    Args:
+        policy_name: scheduling policy; the stack's by default.
+        alignment: how attention-dp ranks wait for each other's prompts; the policy's by default.
+        two_batch_overlap: whether passes run as two half batches, one computing while the other communicates.
+    """
+
+    policy_name: str | None = None
+    alignment: Alignment | None = None
+    two_batch_overlap: bool = False
+
+    def on(self, pool: Pool) -> Pool:
+        """Return a pool of this policy with its alignment."""
+        if self.alignment is None:
+            return pool
+        return replace(pool, policy=replace(pool.policy, alignment=self.alignment))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """How the servers of a system are set up.
 
@@ -148,7 +170,9 @@ class Setup:
         prefill_replicas: that compute prompts; 0 where one pool does both [count].
         cache: the KV cache of each rank; its size is that of the ranks that decode.
         chips: of all replicas [count].
-        policy_name: scheduling policy; the stack's by default.
+        scheduling: of the replicas that decode.
+        prefill_scheduling: of those that compute prompts; None for the same.
+        prefill_stack: that these run; the system's prefill-only workers by default.
         router: which replica gets a request.
         admission: rule that refuses requests; None serves all.
         frontend: what requests pass before the replicas.
@@ -162,7 +186,9 @@ class Setup:
     prefill_replicas: int
     cache: CacheConfig
     chips: int
-    policy_name: str | None = None
+    scheduling: Scheduling = Scheduling()
+    prefill_scheduling: Scheduling | None = None
+    prefill_stack: Stack | None = None
     router: str = "round-robin"
     admission: AdmissionRule | None = None
     frontend: tuple[Stage, ...] = ()
@@ -176,25 +202,27 @@ def server_of(system: System, setup: Setup) -> Server:
     Raises:
         InputError: no memory is left for the KV cache.
     """
-    stack, ahead = system.stack, setup.prefill_replicas
+    stack, ahead, how = system.stack, setup.prefill_replicas, setup.scheduling
+    prefill_stack = setup.prefill_stack or stack.prefill_pool()
     deployment = system.deployment(setup.layout)
     pool = pool_of(
         deployment,
         stack,
         cache=setup.cache,
-        policy_name=setup.policy_name,
+        policy_name=how.policy_name,
+        two_batch_overlap=how.two_batch_overlap,
         replicas=setup.replicas,
         speculation=setup.speculation,
     )
     front = replace(deployment, layout=setup.prefill_layout)
     return Server(
         deployment=deployment,
-        pool=pool,
+        pool=how.on(pool),
         router=setup.router,
         admission=setup.admission,
         frontend=setup.frontend,
-        prefill=_prefill(setup, front, stack.prefill_pool()) if ahead else None,
-        beyond_s=(stack.prefill_pool() if ahead else stack).arrivals.first_token_s,
+        prefill=_prefill(setup, front, prefill_stack) if ahead else None,
+        beyond_s=(prefill_stack if ahead else stack).arrivals.first_token_s,
         chips=setup.chips,
         prefill_chips=setup.prefill_layout.chips_per_replica,
         prefill_layout=setup.prefill_layout if ahead else None,
@@ -205,14 +233,18 @@ def _prefill(setup: Setup, deployment: Deployment, stack: Stack) -> Handover:
     """The prefill pool, and its KV cache transfer."""
     size = kv_size(deployment.model, setup.layout, deployment.precision)
     link, grown = setup.kv_link_bytes_per_s, float(size.bytes_per_token)
+    how = setup.prefill_scheduling or setup.scheduling
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
     return Handover(
-        pool=pool_of(
-            deployment,
-            stack,
-            cache=replace(setup.cache, pool_tokens=None),
-            policy_name=setup.policy_name,
-            replicas=setup.prefill_replicas,
+        pool=how.on(
+            pool_of(
+                deployment,
+                stack,
+                cache=replace(setup.cache, pool_tokens=None),
+                policy_name=how.policy_name,
+                two_batch_overlap=how.two_batch_overlap,
+                replicas=setup.prefill_replicas,
+            )
         ),
         tokens_per_s=link / grown if grown else inf,
         latency_s=hop_s + float(size.fixed_bytes) / link,

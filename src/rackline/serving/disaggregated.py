@@ -204,11 +204,13 @@ class KvTransfer:
         kv_bytes: size of the prompt's cache [bytes].
         level: "scale_up" inside a domain, else "scale_out".
         seconds: latency, and the time of the slower end [s].
+        chip_bytes_per_s: rate at which a decode chip receives its part, over the whole time [bytes/s].
     """
 
     kv_bytes: float
     level: str
     seconds: float
+    chip_bytes_per_s: float
 
 
 def kv_transfer(
@@ -233,10 +235,12 @@ def kv_transfer(
     sent = whole / (prefill_layout.tp * prefill_layout.pp)
     received = float(as_array(kv_bytes_per_sequence(model, decode_layout, precision, workload.input_len)))
     slower = max(sent / prefill_link.bytes_per_s_each_way, received / decode_link.bytes_per_s_each_way)
+    seconds = slower + max(prefill_link.latency_s, decode_link.latency_s)
     return KvTransfer(
         kv_bytes=whole,
         level=prefill_link.name,
-        seconds=slower + max(prefill_link.latency_s, decode_link.latency_s),
+        seconds=seconds,
+        chip_bytes_per_s=received / seconds,
     )
 
 

@@ -464,6 +464,20 @@ def _benchmark(file: Path, first: str) -> list[tuple[int, Any, str]] | None:
     return [(number, row, str(row)) for number, row in enumerate(rows, start=1)]
 
 
+def is_trace(path: str, *, what: str) -> bool:
+    """Whether a file has recorded requests: its first line is JSON, or names columns that `read_trace` knows.
+
+    Args:
+        what: what the file is, in the reader's words.
+    """
+    if path.endswith(".toml"):
+        return False
+    first = next(read_lines(path, what=what, allowed="a file of lengths"), "")
+    if first.lstrip().startswith(("{", "[")):
+        return True
+    return columns_of(tuple(cell.strip().lower() for cell in first.split(","))) is not None
+
+
 def mixture_of_trace(path: str) -> Mixture:
     """The lengths of a trace, each as often as it is there.
 
