@@ -10,6 +10,7 @@ from rackline.api.groups import OnCluster
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.question import flag_of, options
+from rackline.api.resolve import ANY_ENGINE
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.errors import InputError, placed, require
 from rackline.files import parse_json, read_text
@@ -147,6 +148,8 @@ def repeat_plan(plan: Reader, watch: Watch) -> SimulateQuestion:
         for name in options(SimulateQuestion)
         if name in _ALWAYS or ((name in both or name in _SHARED) and name in asked.changed())
     }
+    if asked.engine not in ("auto", ANY_ENGINE):
+        values["engine"] = asked.engine
     values |= {
         "calibration": _calibration(plan, asked),
         "precision": plan.get("best.precision.label", str),
