@@ -73,7 +73,11 @@ def test_the_limits_hold_at_the_promised_rate(which: str, pools: bool) -> None:
     # Little's law: what is in flight is what arrives times how long it stays
     replicas = choice.layout.dp
     stays = promised.simulated.e2e_s.mean - (promised.simulated.ttft_s.mean if pools else 0.0)
-    assert choice.batch_size * replicas == pytest.approx(choice.requests_per_s * stays, rel=0.15 if not pools else 1e-6)
+    in_flight = choice.requests_per_s * stays
+    if which == "none":  # near its capacity a server lets requests wait, and those are not in flight
+        assert choice.batch_size * replicas <= in_flight * 1.02
+    else:
+        assert choice.batch_size * replicas == pytest.approx(in_flight, rel=0.15 if not pools else 1e-6)
     price = cluster("dgx-h100").usd_per_chip_hour
     assert price is not None
     each = price / 3600.0 * choice.billed_chips / choice.requests_per_s
@@ -89,7 +93,7 @@ def test_other_arrivals_hold_them_too(which: str, pools: bool) -> None:
     promised = choice.sustained
     assert promised is not None
     group = group_of(choice.estimate, site(LIMITS[which]), choice.max_num_seqs)
-    again = group.serve(choice.requests_per_s, choice.tpot_s, seed=11)
+    again = group.serve(choice.requests_per_s, choice.tpot_s, seed=11, measured=promised.simulated.requests)
     for first, second in ((promised.simulated.ttft_s, again.ttft_s), (promised.simulated.tpot_s, again.tpot_s)):
         assert second.mean == pytest.approx(first.mean, rel=0.15)
         # the intervals of both overlap
@@ -303,9 +307,10 @@ def test_extremes_are_those_of_the_values() -> None:
 
 
 def test_limits_are_read_with_their_percentile() -> None:
-    assert parse_limit("2s", name="--ttft") == (2.0, None)
+    assert parse_limit("2s", name="--ttft") == (2.0, 99.0)
     assert parse_limit("50ms@p90", name="--tpot") == (0.05, 90.0)
-    assert parse_limit(0.05, name="tpot") == (0.05, None)
+    assert parse_limit("2min@mean", name="--ttft") == (120.0, None)
+    assert parse_limit(0.05, name="tpot") == (0.05, 99.0)
     asked = CompareQuestion(["a@b", "c@d"], tpot="50ms@p90", ttft="2s")
     assert (asked.tpot, asked.ttft) == ("0.05s@p90", 2.0)
     assert CompareQuestion.from_params(asked.to_params()) == asked == CompareQuestion.from_data(asked.to_data())

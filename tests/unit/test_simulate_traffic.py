@@ -299,7 +299,7 @@ def test_what_is_in_flight_never_exceeds_the_users() -> None:
 
 def test_capacity_brackets_the_rate_that_holds() -> None:
     requests = open_arrivals(np.random.default_rng(4), 400, 1.0, Lengths(input_len=500, output_len=50))
-    slo = Slo(ttft_s=0.5, percentile=95.0)
+    slo = Slo(ttft_s=0.5, ttft_percentile=95.0)
     found = rate_capacity(requests, lambda faster: simulate(faster, POOL), slo)
     assert found.broken_per_s is not None
     assert found.rate_per_s < found.broken_per_s <= found.rate_per_s * 1.021
