@@ -23,7 +23,7 @@ from rackline.simulation.statistics import Latency, latency
 MOST_SERVED = 30_000  # requests of the run that checks the hit rate
 _BLOCK = 16  # tokens of a KV block
 _CLOSE = 0.005  # of assumed and following hit rates
-_MOST_ESTIMATES, _MOST_PLANS = 8, 2
+_MOST_ESTIMATES, _MOST_PLANS = 8, 4
 _MOST_HIT = 0.9999
 _HBM = "HBM"
 
@@ -174,15 +174,21 @@ def agreeing(
     """
     assumed = _agreed(keeping, estimated)
     tried: list[tuple[Plan, KeptPrefixes]] = []
+    steps: list[tuple[float, float]] = []  # assumed hit rate, and how much more follows from it
     for _ in range(_MOST_PLANS):
         found = planned(assumed)
         if found.best is None:
             return tried[0] if tried else (found, None)
         kept = kept_by(found, found.best, keeping)
         tried.append((found, kept))
+        steps.append((assumed, kept.apart))
         if abs(kept.apart) <= _CLOSE:
             break
-        assumed = min(max(assumed + 0.5 * kept.apart, 0.0), keeping.most)
+        step = 0.5 * kept.apart
+        if len(steps) > 1:  # where a line through the last two meets zero
+            (before, more), (last, rest) = steps[-2:]
+            step = rest * (last - before) / (more - rest) if more != rest else step
+        assumed = min(max(assumed + step, 0.0), keeping.most)
     return min(tried, key=lambda one: abs(one[1].apart))
 
 
