@@ -107,7 +107,7 @@ def test_the_decision_box_draws_the_chance_and_json_has_it(capsys: pytest.Captur
     assert run(words) == 0
     box = capsys.readouterr().out.partition("╰")[0]
     lines = [line for line in box.splitlines() if "kept by" in line]
-    assert [line.split()[1] for line in lines] == ["tpot", "ttft"]
+    assert [line.split()[2] for line in lines] == ["tpot", "ttft"]
     assert all(line.count("┃") == 1 for line in lines)
     data = rl.plan("llama-3.1-8b", **SMALL).to_dict()["risk"]
     assert [one["metric"] for one in data["limits"]] == ["tpot_s", "ttft_s"]

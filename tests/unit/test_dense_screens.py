@@ -11,7 +11,7 @@ PLAN = "plan {model} --on dgx-h100 --chips 2 --input 2k --output 200 --calibrati
 SCREENS = (
     PLAN,
     f"{PLAN} --full",
-    f"{PLAN} --launch vllm",
+    f"{PLAN} --launch",
     "plan {model} --on l40s-8 --chips 1 --input 2k --output 200 --calibration vllm --tpot 1ms",
     "explain {model} --on dgx-h100 --batch 8 --context 2k",
     "explain {model} --on dgx-h100 --batch 0 --prefill 2k --context 2k --layout tp=2",

@@ -20,6 +20,7 @@ from rackline import arch
 from rackline.cli.screen import Screen
 from rackline.errors import ConfigError, InputError
 from rackline.lab.stream import Bounds, Stream
+from rackline.parallel import Layout
 from rackline.pricing.offered import Demand
 from rackline.search import finalists
 from rackline.search.sustained_rate import SustainedRate
@@ -50,6 +51,8 @@ class _Cheap:
     def __init__(self, name: str, usd: float, share: float = 1.0) -> None:
         self.name, self.usd_with_leftover, self.share = name, usd, share
         self.serving, self.leftover, self.max_num_seqs, self.sustained = "aggregated", None, 8, None
+        self.prefill_pool, self.decode_pool, self.layout = None, None, Layout()
+        self.num_chips = self.billed_chips = 1
         self.requests_per_s, self.saturation_requests_per_s = 1.0, 1.0
         self.estimate = SimpleNamespace(usd_per_mtok_output_all_in=usd, requests_per_s=1.0, choice=self)
 

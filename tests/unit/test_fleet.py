@@ -208,10 +208,12 @@ def call(capsys: pytest.CaptureFixture[str], *more: str) -> str:
 
 
 def test_command_prints_fleet_and_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    text = call(capsys, "--traffic", "5M", "--peak-over-mean", "1.5", "--provider", "400M", "--launch", "vllm")
+    text = call(
+        capsys, "--traffic", "5M", "--peak-over-mean", "1.5", "--provider", "400M", "--engine", "vllm", "--launch"
+    )
     for part in ("5.00M output tokens/s", "racks", "mean utilisation", "vllm serve meta-llama/Llama-3.1-8B"):
         assert part in text, part
-    data = json.loads(call(capsys, "--traffic", "5M", "--launch", "auto", "--json"))
+    data = json.loads(call(capsys, "--traffic", "5M", "--launch", "--json"))
     assert data["fleet"]["copies"] >= 1
     assert data["launch"][0]["words"]
     assert all(" ".join(one["words"][:1]) in data["launch_script"] for one in data["launch"])
@@ -234,8 +236,8 @@ def test_more_memory_bandwidth_is_never_dearer(capsys: pytest.CaptureFixture[str
         (["--serving", "agregated"], "aggregated"),
         (["--serving", "aggregated", "--prefill-on", "dgx-h200"], "both"),
         (["--prefill-chips", "8"], "--prefill-on"),
-        (["--launch", "vlm"], "vllm"),
-        (["--launch", "auto", "--calibration", "unit"], "vllm, sglang, trtllm"),
+        (["--engine", "vlm"], "vllm"),
+        (["--launch", "--calibration", "unit"], "--engine vllm"),
         (["--what-if", "hbm_bandwidth=1", "--traffic", "5"], "hbm_bandwidth"),
         (["--traffic", "-5"], "--traffic"),
     ],
