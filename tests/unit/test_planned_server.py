@@ -20,18 +20,18 @@ from rackline.errors import InputError
 # limits that hold well below saturation, where a queue makes the mean of 30,000 requests known to about 1 %
 ALONE = {"calibration": "vllm", "serving": "aggregated", "layout": "tp=1", "chips": 1, "on": "dgx-h100"}
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
-    "dense": {"model": "llama-3.1-8b", **ALONE, "input": "1k", "output": 200, "tpot": "20ms", "ttft": "75ms"},
+    "dense": {"model": "llama-3.1-8b", **ALONE, "input": "1k", "output": 200, "tpot": "20ms@mean", "ttft": "75ms@mean"},
     "experts": {
         "model": "deepseek-v3", "on": "dgx-h200", "chips": 8, "layout": "attention_dp=8,ep=8", "calibration": "sglang",
         "serving": "aggregated", "mode": "prefill-first,prefill-delayer=10", "input": "1k", "output": 100,
-        "tpot": "70ms", "ttft": "600ms@p99",
+        "tpot": "70ms@mean", "ttft": "600ms@p99",
     },
     "pools": {
         "model": "llama-3.1-70b", "on": "dgx-h100", "chips": 8, "layout": "tp=4", "prefill_layout": "tp=4",
-        "calibration": "trtllm", "input": "2k", "output": 100, "tpot": "17ms@p99", "ttft": "400ms",
+        "calibration": "trtllm", "input": "2k", "output": 100, "tpot": "17ms@p99", "ttft": "400ms@mean",
     },
     "mixture": {
-        "model": "llama-3.1-8b", **ALONE, "mode": "chunked=512", "cache_hit": 0.3, "tpot": "25ms", "ttft": "65ms",
+        "model": "llama-3.1-8b", **ALONE, "mode": "chunked=512", "cache_hit": 0.3, "tpot": "25ms@mean", "ttft": "65ms@mean",
     },
 }  # fmt: skip
 REQUESTS = 30_000
