@@ -31,7 +31,8 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         "calibration": "trtllm", "input": "2k", "output": 100, "tpot": "17ms@p99", "ttft": "400ms@mean",
     },
     "mixture": {
-        "model": "llama-3.1-8b", **ALONE, "mode": "chunked=512", "cache_hit": 0.3, "tpot": "25ms@mean", "ttft": "65ms@mean",
+        "model": "llama-3.1-8b", **ALONE, "mode": "chunked=512", "cache_hit": 0.3,
+        "tpot": "25ms@mean", "ttft": "65ms@mean",
     },
 }  # fmt: skip
 REQUESTS = 30_000
