@@ -77,7 +77,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"any_layout": True}, {"routing": "balanced"}, {"price": 2.5}, {"rent": "on-demand"}, {"serving": "aggregated"},
     {"prefill_layout": "tp=2"}, {"traffic": "20k"}, {"requests": "30/s", "peak_over_mean": 1.8, "pue": 1.2},
     {"requests": "5k/min", "offline_share": "30%", "provider": "1M"}, {"users": 500, "think_time": "10s"},
-    {"launch": "auto"}, {"launch": "vllm=0.14.0"}, {"speculate": "1,3=2.9"}, {"set": ["hbm_bytes_per_s=4TB/s"]},
+    {"launch": True}, {"launch": True, "engine": "vllm=0.14.0"}, {"speculate": "1,3=2.9"},
+    {"set": ["hbm_bytes_per_s=4TB/s"]},
     {"set": {"usd_per_chip_hour": 3.5}}, {"full": True},
 )  # fmt: skip
 

@@ -179,7 +179,7 @@ class Asked:
         """Requests that the cache of a simulated replica holds, with the share of memory that plan and fit take."""
         spec = rl.simulate(
             self.name, on=self.on, calibration=self.stack, precision=self.label, layout=self.layout, replicas=1, rate=1,
-            requests=1, input=self.given, output=self.made, memory_fraction=0.9,
+            requests=1, input=self.given, output=self.made,
         ).result.run.server.pool.spec  # fmt: skip
         each = -(-(self.given + self.made) // spec.block_size) + -(-spec.fixed_tokens // spec.block_size)
         return spec.pool_tokens // spec.block_size // each * self.slots

@@ -124,7 +124,7 @@ class TestUse:
         given = {"input": 3000, "output": 30, "tpot": "50ms", "ttft": "1s"}
         answer = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, **given)
         assert not answer.result.use.filled
-        assert answer.result.plan.demand.limits.tpot_percentile is None
+        assert answer.result.plan.demand.limits.tpot_percentile == 99.0
         assert answer.result.use.text == ""
 
     def test_batch_limits_nothing(self) -> None:
