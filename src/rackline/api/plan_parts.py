@@ -37,7 +37,7 @@ from rackline.late import late
 
 with late:
     from rackline import arch, hardware, parallel, search, serving, system as systems
-    from rackline.bands import bands
+    from rackline.bands import spread
     from rackline.search import (
         inputs,
         kept_prefixes,
@@ -222,7 +222,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         system=system,
         demand=systems.Demand(
             workload=workload,
-            limits=replace(limits, headroom=bands.headroom_of(question.confidence, system)),
+            limits=replace(limits, headroom=spread.headroom_of(question.confidence, system)),
             objective="joules" if question.objective == "joules" else "dollars",
         ),
         space=search.SearchSpace(

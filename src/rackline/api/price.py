@@ -40,7 +40,7 @@ from rackline.units import format_usd
 
 with late:
     from rackline import catalog, parallel, pricing, system as systems_of
-    from rackline.bands import bands, stack_choice
+    from rackline.bands import bands, spread, stack_choice
     from rackline.pricing import costs, margins, offered, searched
     from rackline.report import pricing_figures, pricing_report
     from rackline.search import extensions
@@ -400,7 +400,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         return searched.SearchedWays(
             system=replace(system, cluster=cluster),
             layouts=parallel.matching_layouts(asked.layout, system.model, cluster.num_chips),
-            headroom=bands.headroom_of(asked.confidence, system),
+            headroom=spread.headroom_of(asked.confidence, system),
         )
 
     ways_by_stack = {one.calibration.name: ways_of(one) for one in systems}
