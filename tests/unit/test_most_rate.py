@@ -222,7 +222,8 @@ def test_what_cannot_win_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert "requests/s, where it would cost as much, " in none.reason
     again = sustained_rate(choice.estimate, service, above=0.9 * rate, max_num_seqs=choice.max_num_seqs)
     assert isinstance(again, SustainedRate)
-    assert again.requests_per_s == pytest.approx(rate, rel=0.03)  # short runs, where the plan has long ones
+    # short runs stop at 95 % of the closed form's saturation, long ones at 95 % of the simulated capacity
+    assert again.requests_per_s == pytest.approx(rate, rel=0.1)
 
 
 @pytest.mark.parametrize(("dearer", "wins"), [(1.02, True), (0.98, False)])
