@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import time
 from collections import Counter
@@ -110,9 +111,11 @@ def served_longer(best: Choice, plan: Plan, requests: int, *, highest: bool) -> 
 
 
 def ratios_of(run: Simulated, plan: Plan) -> dict[str, float]:
-    """Return each limited latency of a run over its limit."""
+    """Return each limited latency of a run over its limit; infinite for a queue that grows."""
     latencies = {"tpot_s": run.tpot_s, "ttft_s": run.ttft_s}
-    return {name: latencies[name].at(percentile) / limit for name, limit, percentile in plan.demand.limits.latencies()}
+    grows = {"queue": math.inf} if run.queue_grows else {}
+    limits = plan.demand.limits.latencies()
+    return grows | {name: latencies[name].at(percentile) / limit_s for name, limit_s, percentile in limits}
 
 
 def share_of_highest(rate: float, passes: Callable[[float], bool]) -> float:

@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 }
 ASKED: list[tuple[dict[str, Any], str]] = [
     ({"input": 1000, "output": 2, "calibration": "vllm"}, "held"),
-    ({"input": "8k", "output": 10, "tpot": "20ms", "calibration": "trtllm"}, "held"),
+    ({"input": "8k", "output": 10, "tpot": "20ms@mean", "calibration": "trtllm"}, "held"),
     ({"input": 100, "output": 3, "tpot": "30ms@p99", "ttft": "2s@p99", "calibration": "sglang"}, "held"),
     ({"input": 3000, "output": 2, "use": "batch", "calibration": "vllm"}, "held"),
     ({"input": "16k", "output": 4, "ttft": "100ms", "calibration": "trtllm"}, "infeasible"),

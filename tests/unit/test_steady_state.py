@@ -159,7 +159,7 @@ def test_a_daily_cycle_covers_whole_days_or_is_refused() -> None:
     assert day["requests"] == 1728
 
 
-@pytest.mark.parametrize("limits", [Slo(ttft_s=0.2, percentile=95.0), Slo(tpot_s=0.02, percentile=90.0)])
+@pytest.mark.parametrize("limits", [Slo(ttft_s=0.2, ttft_percentile=95.0), Slo(tpot_s=0.02, tpot_percentile=90.0)])
 def test_a_capacity_stays_within_its_interval_when_the_run_is_twice_as_long(limits: Slo) -> None:
     lengths = Lengths(input_len=300, output_len=20, spread="uniform")
     short, long = (
