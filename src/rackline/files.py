@@ -232,7 +232,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_tables(path: str, text: str, key: str, form: str, what: str = "") -> list[dict[str, Any]]:
-    """The tables of a TOML file that has nothing else.
+    """Return the tables of a TOML file that has nothing else.
 
     Raises:
         InputError: no TOML, or another form.
@@ -244,7 +244,7 @@ def toml_tables(path: str, text: str, key: str, form: str, what: str = "") -> li
         raise refused(given=str(error)) from None
     tables = data.get(key)
     rows: list[Any] = cast("list[Any]", tables) if isinstance(tables, list) else [None]
-    if set(data) != {key} or not all(isinstance(one, dict) for one in rows):
+    if set(data) != {key} or not all(isinstance(row, dict) for row in rows):
         raise refused(given=", ".join(data) or "an empty file")
     return rows
 

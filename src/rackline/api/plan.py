@@ -400,7 +400,7 @@ def _sample(question: PlanQuestion, plan: search.Plan) -> served.FewRequests | N
 def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatIf:
     """The same question with one more setting at each value.
 
-    The engine is that of the answer without a value, and no value changes it: a faster link never brings another.
+    All values are planned with the engine of the answer without a value.
 
     Raises:
         InputError: a bad quantity.

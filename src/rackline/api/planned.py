@@ -60,7 +60,7 @@ class Planned:
         starting: what is needed to launch it; None where nothing was searched.
         power_caps: those that were tried for the least energy; None where dollars count.
         prefixes: that the best keeps and finds; None where prompts do not repeat.
-        engines: that of the plan next to the others, by estimates; None where there is no choice.
+        engines: the engine of the plan and the estimates of the others; None where there is no choice.
         risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
         misfit: why nothing fits and what would; None where something does.
         sample: what runs of few requests show of the best; None where it was not asked for or nothing serves.

@@ -23,7 +23,6 @@ with late:
 T = TypeVar("T")
 _FORM = "a file that `rackline plan --json` wrote"
 _SHARED = ("chips", "power_cap", "routing", "sampling", "memory_fraction")
-_ALWAYS = ("memory_fraction",)  # its default is another one in `simulate`
 _DEGREES = ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")
 _LENGTHS = ("input", "output", "mix")
 
@@ -108,8 +107,8 @@ def planned_question(question: SimulateQuestion, watch: Watch) -> SimulateQuesti
     if any(name in own for name in _LENGTHS):
         other = ("input", "output") if "mix" in own else ("mix",)
         taken = {name: value for name, value in taken.items() if name not in other}
-    found = SimulateQuestion(**{**taken, **own})
-    found.check_options()
+    combined = SimulateQuestion(**{**taken, **own})
+    combined.check_options()
     before, known = repeated.changed(), options(SimulateQuestion)
     changed = [name for name in own if name in before and before[name] != own[name]]
     for name in changed:
@@ -118,7 +117,7 @@ def planned_question(question: SimulateQuestion, watch: Watch) -> SimulateQuesti
     if "users" in own:
         watch.takes(f"--users {own['users']} in place of the rate of the plan, {before['rate']} requests/s")
     watch.takes(f"the deployment, its rate and its lengths of {plan.name} (--plan)")
-    return found
+    return combined
 
 
 def repeat_plan(plan: Reader, watch: Watch) -> SimulateQuestion:
@@ -146,7 +145,7 @@ def repeat_plan(plan: Reader, watch: Watch) -> SimulateQuestion:
     values = {
         name: getattr(asked, name)
         for name in options(SimulateQuestion)
-        if name in _ALWAYS or ((name in both or name in _SHARED) and name in asked.changed())
+        if (name in both or name in _SHARED) and name in asked.changed()
     }
     if asked.engine not in ("auto", ANY_ENGINE):
         values["engine"] = asked.engine

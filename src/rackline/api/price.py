@@ -250,7 +250,7 @@ class Priced:
     Args:
         offered: the sheet.
         use: the lengths and limits that a use gave; None where none was named.
-        engines: that of the sheet next to the others, by estimates of the first tier; None where there is no choice.
+        engines: the engine of the sheet and the estimates of the others for the first tier; None without a choice.
         against: margins of a provider's prices over the sheet, which then holds costs; None where none was named.
     """
 

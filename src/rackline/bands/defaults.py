@@ -1,9 +1,8 @@
 """The serving engine of an answer where a question names none: the same one in every command.
 
 It is the first of `rackline.catalog.default_engines` that runs on the chip, which is vLLM on most. Another engine takes
-its place where much more is known of it: where its own measured kernels cover at least 20 percentage points more of a
-usual decode step of this model on this chip. What a question asks for besides model and chip plays no part, nor does
-the cost of the answer.
+its place if its own measured kernels cover at least 20 percentage points more of a usual decode step of this model on
+this chip. Only the model and the chip decide, not the rest of the question and not the cost of the answer.
 """
 
 from __future__ import annotations
@@ -101,18 +100,22 @@ def errors_of(stack: str, model: AnyModel, chip: Chip, *, pools: bool = False) -
 def default_engine(model: AnyModel, cluster: Cluster) -> str:
     """Return the engine that every command takes for a model on the chips of a cluster where none is named.
 
-    Independent of how many chips are in use and of what is asked for, so that commands agree.
+    The number of chips and the other options do not change it, so that all commands agree.
 
     Returns:
         "generic" on chips that no engine of the catalogue runs on.
     """
-    usual = next(iter(default_engines(cluster.chip.vendor)), GENERIC)
-    return most_measured(usual_shares(model, cluster), usual)
+    return most_measured(usual_shares(model, cluster), _usual_engine(cluster.chip))
+
+
+def _usual_engine(chip: Chip) -> str:
+    """Return the engine that is taken on a chip unless another was measured better there."""
+    return next(iter(default_engines(chip.vendor)), GENERIC)
 
 
 def why_taken(engine: str, model: AnyModel, cluster: Cluster) -> str:
     """Return which engine is taken where none is named, with the reason where it is not the usual one."""
-    usual = next(iter(default_engines(cluster.chip.vendor)), GENERIC)
+    usual = _usual_engine(cluster.chip)
     if engine == usual:
         return f"engine {engine} (--engine)"
     shares = usual_shares(model, cluster)

@@ -105,17 +105,17 @@ def suspects(costs: Mapping[str, float]) -> tuple[str, ...]:
     (('a',), (), ('b', 'a'))
     """
     left = {engine: cost for engine, cost in costs.items() if math.isfinite(cost)}
-    found: list[str] = []
+    outliers: list[str] = []
     while len(left) > 1:
         apart = {engine: _apart(cost, [left[name] for name in left if name != engine]) for engine, cost in left.items()}
         worst = max(left, key=lambda engine: (round(apart[engine], 9), left[engine]))
         if apart[worst] <= OUTLIER:
             break
-        found.append(worst)
+        outliers.append(worst)
         del left[worst]
         if len(left) == 1:
-            found += left
-    return tuple(found)
+            outliers += left
+    return tuple(outliers)
 
 
 def _apart(cost: float, others: Iterable[float]) -> float:

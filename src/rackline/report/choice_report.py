@@ -141,7 +141,7 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None, fleet: Fl
     risks = () if risk is None else risk_lines(risk, priced=plan.priced)
     risks = [*risks, *_open_lines(plan, choice)]
     if choice.bound:
-        risks.append(Text(f"the rate is bound by: {choice.bound}", style="dim"))
+        risks.append(Text(f"bottleneck of the rate: {choice.bound}", style="dim"))
     needed = [] if fleet is None else [Text(_fleet_line(fleet), style="bold green")]
     body = Text("\n").join([*needed, Text(rate, style="" if needed else "bold green"), *lines, *notes, *risks])
     return Box(body, title(plan), request_text(plan))

@@ -111,10 +111,10 @@ def engines_table(engines: ComparedEngines, unit: str) -> RenderableType:
     ]
     table = Sheet("engines", columns, engines.rows, "engines, by estimates without simulation")
     how = (
-        "costs: with engines on chips that are left over; own rows: share of the decode step on kernels measured under "
-        "the engine on the chip; errors: measured over predicted time per output token, of 90 % of the servers; "
-        f"cheaper in: share of the paired draws from both errors in which it costs less than {engines.taken}; a cost "
-        f"more than {OUTLIER:g} times that of the others is suspect"
+        "Costs include engines on chips that are left over. Own rows: the share of the decode step on kernels measured "
+        "under the engine on this chip. Errors: measured over predicted time per output token, for 90 % of the "
+        f"servers. Cheaper in: the share of draws from both errors in which it costs less than {engines.taken}. "
+        f"An engine is suspect if its cost differs from the others by more than {OUTLIER:g} times."
     )
     reasons = [f"{row.estimate.engine}: {row.estimate.reason}" for row in engines.rows if row.estimate.reason]
     return Group(table, Prose("\n".join([how, *reasons]), style="dim"))

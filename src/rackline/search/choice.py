@@ -494,9 +494,6 @@ def simplicity(choice: Choice) -> tuple[int, ...]:
     """Return a sort key, smaller for what is simpler to run.
 
     Fewer kinds of replicas come first, then no pipeline, degrees that are powers of two, and no chips left over.
-
-    >>> sorted([(2, 0, 0, 0), (1, 1, 0, 0), (1, 0, 0, 1)])[0]
-    (1, 0, 0, 1)
     """
     layouts = [pool.layout for pool in (choice.prefill_pool, choice.decode_pool) if pool is not None]
     layouts = layouts or [choice.layout]

@@ -107,8 +107,8 @@ def choose_engine(
 _ALIKE = 4
 """Cheapest deployments of the answer's kind whose layouts and schedulers other engines are searched with [count].
 
-Engines are cheapest with nearly the same layouts: a search of everything found at most 12 % less in 12 of 14 cases, and
-took two to five times as long (docs/findings.md, 2026-11-29).
+Engines are cheapest with nearly the same layouts. With the two cheapest, a search of everything found at most 12 % less
+in 12 of 14 cases, and took two to five times as long (docs/findings.md, 2026-11-29).
 """
 
 
@@ -119,7 +119,7 @@ def _next_to(asked: Sequence[PlanInputs], known: Contenders, plan: Plan) -> Comp
     start none of these, or where their cost is suspect.
 
     Args:
-        asked: inputs of each engine, that of the plan first.
+        asked: inputs of each engine, the engine of the plan first.
         known: contenders under the engine of the plan.
         plan: the answer.
     """

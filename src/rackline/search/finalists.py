@@ -95,7 +95,7 @@ Finalist = tuple[
 ]  # the best of one kind, simulated or with the reason why not; else why there is none
 
 
-def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: float = float("inf")) -> list[Finalist]:
+def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Finalist]:
     """Simulate the cheapest of each kind, the cheapest kind first.
 
     An option is simulated to the end unless it cannot be cheaper than what was: because its passes alone cost more
@@ -104,11 +104,10 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: floa
     Args:
         service: what all of them share.
         kinds: of single engines and of pools, the cheapest by their estimates, cheapest first; may be empty.
-        below: cost of an option that is known already [USD per million output tokens].
     """
     found: list[Finalist] = [(None, "")] * len(kinds)
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
-    least = below
+    least = float("inf")
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
         found[index] = _first_that_holds(service, kinds[index], least)
         best = found[index][0]

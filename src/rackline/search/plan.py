@@ -158,17 +158,16 @@ class Plan:
             both = replace(both, best=known(both.best))
         return replace(self, aggregated=alone and known(alone), disaggregated=both)
 
-    def served(self, service: Service, engines: Engines, below: float = math.inf) -> Plan:
+    def served(self, service: Service, engines: Engines) -> Plan:
         """These ways with the cheapest of each kind simulated.
 
         Args:
             service: what they share.
             engines: what the search over single engines found.
-            below: cost from which on it is of no use.
         """
         both = self.disaggregated
         pairs = both.contenders if both else ()
-        (alone, why), (apart, why_apart) = serve_kinds(service, (engines.contenders, pairs), below)
+        (alone, why), (apart, why_apart) = serve_kinds(service, (engines.contenders, pairs))
         if both is not None and pairs:
             both = replace(both, best=apart, reason=why_apart)
         return replace(self, aggregated=alone, reason=why if engines.contenders else self.reason, disaggregated=both)
@@ -217,7 +216,6 @@ def plan(
     threads: int = 2,
     served: bool = True,
     found: Contenders | None = None,
-    below: float = math.inf,
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
@@ -233,8 +231,6 @@ def plan(
         served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
             limits hold; else engines are ranked in a closed loop, with every slot always taken.
         found: what `contenders` found for the same question, where it was asked before.
-        below: cost from which on the answer is of no use: it is not simulated to the end there
-            [USD or chip-hours per million output tokens].
         tell_estimate: is given the plan by estimates, before the cheapest are simulated.
 
     Raises:
@@ -273,7 +269,7 @@ def plan(
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
         better.append(better_refused_pair(found.whole, demand.limits, prefill, launched))
     answer = replace(answer, rejected=(*(one for one in better if one is not None), *engines.rejected))
-    return (answer.served(service, engines, below) if served else answer).with_energy(service)
+    return (answer.served(service, engines) if served else answer).with_energy(service)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

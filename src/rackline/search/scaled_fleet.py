@@ -403,7 +403,7 @@ def marks_of(
     """A replica of each pool at its highest rate within the limits; the reason where one has none.
 
     Args:
-        serving: enters a context for each run, which gives what is told how far it is.
+        serving: returns a context for the run of a pool, which yields a callback for its progress.
     """
     found: list[Mark] = []
     for name, pool, layout in loaded_fleet.layouts:

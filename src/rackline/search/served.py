@@ -186,20 +186,12 @@ class Group:
         work = self.workload
         rate = requests_per_s / self.copies
         loop = self._loop(measured or self.usual_number(), seed)
-        slots = self._slots
         # rounded, since estimates differ in the last bit between processors, and which requests are there at the start
         # changes a run
-        decode_s = min((work.output_len - 1.0) * grid_below(tpot_s), slots / rate)  # more do not decode at a time
+        decode_s = min((work.output_len - 1.0) * grid_below(tpot_s), self._slots / rate)  # more do not decode at a time
         # a batch that ends before the next begins has nobody in between
         begun = 0 if self.pool.policy.passes == "batch" else round(rate * decode_s)
-        requests = with_chosen_adapters(loop.requests(rate, begun, decode_s), self.adapter, seed)
-        result = simulate(
-            requests,
-            self.pool,
-            router="round-robin",
-            prefill=self.prefill,
-            beyond_s=self.beyond_s,
-        )
+        result = self.run(loop.requests(rate, begun, decode_s), seed)
         return self._measure(result, loop.measured_part(result.arrival_s), requests_per_s)
 
     def capacity(self, tpot_s: float, seed: int = 1) -> Capacity:
@@ -217,9 +209,7 @@ class Group:
         decode_s = (work.output_len - 1.0) * grid_below(tpot_s)
         begun = 0 if self.pool.policy.passes == "batch" else slots
         requests = self._loop(number, seed).requests(slots / decode_s, begun, decode_s)
-        requests = replace(requests, arrival_s=np.zeros(len(requests)))
-        requests = with_chosen_adapters(requests, self.adapter, seed)
-        result = simulate(requests, self.pool, router="round-robin", prefill=self.prefill, beyond_s=self.beyond_s)
+        result = self.run(replace(requests, arrival_s=np.zeros(len(requests))), seed)
         order = np.argsort(result.finish_s, kind="stable")
         middle = order[begun + slots : len(order) - slots]
         first_s, last_s = (float(result.finish_s[place]) for place in (middle[0], middle[-1]))
@@ -233,6 +223,20 @@ class Group:
         elif blocks >= _FULL * result.num_blocks:
             bound = "KV cache"
         return Capacity(requests_per_s=grid_below(rate * self.copies), bound=bound)
+
+    def run(self, requests: Requests, seed: int) -> Result:
+        """Simulate the group under some requests.
+
+        Args:
+            seed: random seed of the adapters that the requests choose.
+        """
+        return simulate(
+            with_chosen_adapters(requests, self.adapter, seed),
+            self.pool,
+            router="round-robin",
+            prefill=self.prefill,
+            beyond_s=self.beyond_s,
+        )
 
     @property
     def _slots(self) -> int:
@@ -447,8 +451,6 @@ def _run(group: Group, rate: float, requests: int, seed: int) -> dict[str, NDArr
             computed=cached[mine] if work.cached_tokens else None,
             name="a few requests",
         )
-        sent = with_chosen_adapters(sent, group.adapter, seed)
-        run = simulate(sent, group.pool, router="round-robin", prefill=group.prefill, beyond_s=group.beyond_s)
-        found.append(run)
+        found.append(group.run(sent, seed))
     times = {name: np.concatenate([getattr(run, name) for run in found]) for name in ("ttft_s", "tpot_s")}
     return {"arrival_s": arrival_s, **times}

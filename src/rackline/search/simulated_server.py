@@ -94,7 +94,7 @@ class Server:
         return result.usd_per_mtok(self.usd_per_s, share)
 
     def energy(self, result: Result) -> Energy | None:
-        """Power and energy of a run; None where nothing ended or is known of the chips."""
+        """Return power and energy of a run; None if no request ended or the power of the chips is unknown."""
         if self.prefill is None:
             return run_energy(result, self.pool, self.deployment, self.chips)
         ahead = self.prefill_replicas * self.prefill_chips
@@ -168,7 +168,7 @@ class Setup:
         replicas: that decode [count].
         prefill_layout: of a replica that computes prompts.
         prefill_replicas: that compute prompts; 0 where one pool does both [count].
-        cache: the KV cache of each rank; its size is that of the ranks that decode.
+        cache: the KV cache of each rank. Its size applies to the ranks that decode.
         chips: of all replicas [count].
         scheduling: of the replicas that decode.
         prefill_scheduling: of those that compute prompts; None for the same.

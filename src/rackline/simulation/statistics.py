@@ -230,7 +230,6 @@ class Latency:
         mean, p50, p90, p99: mean and percentiles [s].
         p99_interval: 95 % confidence interval of the p99, as of `simulate` [s].
         values: latency of each request, in the order of arrival [s], (n,).
-        runs: independent runs that they are from, equally many of each [count].
     """
 
     json_keys: ClassVar = (
@@ -247,7 +246,6 @@ class Latency:
     p99: float
     p99_interval: Interval
     values: Array
-    runs: int = 1
 
     def at(self, percentile: float | None) -> float:
         """A percentile, or the mean for None [s]."""
@@ -268,12 +266,11 @@ def queue_grows(arrival_s: Array, finish_s: Array) -> bool:
     return took > 1.1 * came
 
 
-def latency(values: Array, runs: int = 1) -> Latency:
-    """Mean and percentiles of a latency, with an interval for the p99.
+def latency(values: Array) -> Latency:
+    """Return the mean and percentiles of a latency, with an interval for the p99.
 
     Args:
-        values: latency of each request, in the order of arrival, one run after another [s], (n,).
-        runs: independent runs that they are from, equally many of each [count].
+        values: latency of each request, in the order of arrival [s], (n,).
     """
     p50, p90, p99 = (float(value) for value in np.percentile(values, (50.0, 90.0, 99.0)))
     return Latency(
@@ -283,7 +280,6 @@ def latency(values: Array, runs: int = 1) -> Latency:
         p99=p99,
         p99_interval=percentile_interval(values, 99.0),
         values=values,
-        runs=runs,
     )
 
 
