@@ -95,8 +95,8 @@ def test_headline_plan_for_people(
     for part in (
         "deepseek-v3 on gb200-nvl72",
         f"{headline['best']['batch_size']:,.0f}",
-        "served: 4,000 requests that arrive at random",
-        "mean of tpot ≤ 30.0 ms",
+        "served: 40,000 requests that arrive at random",
+        "p99 of tpot ≤ 30.0 ms",
         "time per output token",
         "output tokens/s per chip",
         "$ per M output tokens",
@@ -237,7 +237,7 @@ def test_explain_says_whose_numbers_time_each_row(capsys: pytest.CaptureFixture[
         assert rows["qkv"] == ("measured", f"{name}, h100-sxm")
         assert rows["norm_rope_activation"] == ("assumed", "fallback: generic, all chips")
     chosen = call_json(capsys, *base)
-    assert chosen["defaults"][0].startswith(f"stack {chosen['calibration']}: most is known of it on h100-sxm")
+    assert chosen["defaults"][0] == f"engine {chosen['calibration']} (--engine)"
     assert call_json(capsys, *base, "--calibration", chosen["calibration"])["seconds"] == chosen["seconds"]
     unit = call(capsys, *base, "--calibration", "unit")
     assert "where the numbers come from" not in unit
@@ -260,7 +260,7 @@ def test_plan_takes_the_calibration_of_the_chip(capsys: pytest.CaptureFixture[st
     assert usd[default] <= 1.1 * min(usd[name] for name in ("trtllm", "sglang", "vllm"))
     assert len(set(seconds.values())) == 4
     text = " ".join(call(capsys, *base, "--on", "tpu-v5e-16", "--precision", "int8").split())
-    assert "generic numbers: nothing was measured on tpu-v5e, expect tens of percent" in text
+    assert "calibration xla (derived): Dense products as XLA compiles them for TPUs" in text
 
 
 def test_explain_takes_the_smallest_layout_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

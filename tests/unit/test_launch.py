@@ -8,8 +8,7 @@ import pytest
 from helpers import assert_parses, flags_of, flags_of_engines
 from rackline.api.answer import Watch
 from rackline.api.model_options import checkpoints_of as found_checkpoints
-from rackline.api.plan_parts import engine_of
-from rackline.api.resolve import Lookup
+from rackline.api.resolve import Lookup, named_engine
 from rackline.arch import Model, model
 from rackline.catalog import names
 from rackline.errors import InputError
@@ -151,7 +150,7 @@ def test_the_checkpoint_fits_the_data_type() -> None:
 
 
 def test_engine_and_version() -> None:
-    assert engine_of("auto") == ("", "")
-    assert engine_of("sglang=0.5.6") == ("sglang", "0.5.6")
+    assert named_engine("auto") == ""
+    assert named_engine("sglang=0.5.6") == "sglang=0.5.6"
     with pytest.raises(InputError, match="vllm"):
-        engine_of("vlm")
+        named_engine("vlm")

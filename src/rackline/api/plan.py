@@ -19,7 +19,7 @@ from rackline.api.planned import (
     WhatIf,
     following,
 )
-from rackline.api.question import command_of
+from rackline.api.question import folded_command
 from rackline.api.resolve import ANY_ENGINE, named
 from rackline.api.traffic import Use, limits_lines, use_lines, with_use
 from rackline.api.verbs import Entry
@@ -90,13 +90,13 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     if best is not None and known and (line := bands.width_line(best.layout, plan.system.cluster.chip.name)):
         yield wording.Prose(line, style="dim")
     yield from _more_text(question, found)
-    yield from _repeat_text(answer)
+    yield from _repeat_text(answer, width)
     if isinstance(found, PlannedOverTime) and found.over_time is not None:
         yield ""
         yield from scaled_report.following_text(found.over_time)
 
 
-def _repeat_text(answer: Answered) -> Iterable[Any]:
+def _repeat_text(answer: Answered, width: int) -> Iterable[Any]:
     """The command that simulates the answer again; nothing where it cannot be."""
     if not isinstance(answer.question.model, str) or not isinstance(answer.question.on, str):
         return
@@ -104,7 +104,7 @@ def _repeat_text(answer: Answered) -> Iterable[Any]:
         repeated = planned_server.repeat_plan(planned_server.Reader(answer.to_dict(), "the plan"), Watch())
     except InputError:
         return
-    yield Verbatim(f"\nTo simulate it again:\n{command_of(repeated)}\n")
+    yield Verbatim(f"\nTo simulate it again:\n{folded_command(repeated, width)}\n")
 
 
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:

@@ -41,6 +41,8 @@ Taken = TypeVar("Taken", contravariant=True)
 Held = TypeVar("Held", covariant=True)
 T = TypeVar("T")
 
+_GOES_ON = " \\"  # at the end of a line of the shell
+
 
 class Reads(Generic[Taken, Held]):
     """The type of a field that takes a text or a number and, once the question is made, holds the value of it.
@@ -492,6 +494,25 @@ def command_of(question: Question) -> str:
         elif value is not None:
             words += [*flag, one.write(value)]
     return shlex.join(words)
+
+
+def folded_command(question: Question, width: int) -> str:
+    """The command that asks the same, broken before options so that it fits a width and can still be pasted.
+
+    Example:
+        >>> from rackline.api.explain import FitQuestion
+        >>> print(folded_command(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"), 50))
+        rackline fit llama-3.1-8b --on dgx-h100 \\
+          --context 32000
+    """
+    lines = [""]
+    for part in re.split(r" (?=--)", command_of(question)):
+        if lines[-1] and len(lines[-1]) + len(part) + len(" " + _GOES_ON) > width:
+            lines[-1] += _GOES_ON
+            lines.append(f"  {part}")
+        else:
+            lines[-1] += f" {part}" if lines[-1] else part
+    return "\n".join(lines)
 
 
 def python_of(question: Question) -> str:

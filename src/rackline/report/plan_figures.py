@@ -56,7 +56,7 @@ def pareto_figure(plan: Plan) -> Figure:
     return Figure(
         title=f"{_name(plan)}: speed against cost",
         subtitle=f"estimates, the best {'simulated' if served else 'too'}; {plan.system.calibration.label} calibration"
-        + ("" if all(row["keeps_limits"] for row in rows) else "; hollow: breaks a limit"),
+        + ("" if all(row["keeps_limits"] for row in rows) else "; hollow: breaks a limit, some only when served"),
         description=f"Pareto front of tokens per second for one user against cost on log axes. {words}",
         spec=layered(
             rows,

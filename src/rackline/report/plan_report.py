@@ -79,6 +79,7 @@ def pool_table(choice: Choice) -> Group | None:
 
 
 FRONT_ROWS = 12
+_SAME_COST = 1e-4  # the rate of an answer has five digits
 
 
 def plan_report(
@@ -218,7 +219,7 @@ def candidate_columns(priced: bool) -> list[Column[Candidate]]:
 
 
 def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
-    caption = f"{several(len(plan.pareto), 'point')} on the front; ◆ the best, ✗ breaks a limit of this request"
+    caption = f"{several(len(plan.pareto), 'point')} on the front; ◆ the best, ✗ breaks a limit, some only when served"
     shown = front_with_best(plan, FRONT_ROWS)
     if any(candidate.caveat for candidate, _ in shown):
         caption += "; ~ uncertain: near saturation, or many attention-dp ranks"
@@ -241,8 +242,15 @@ def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
 
 
 def keeps_limits(plan: Plan, candidate: Candidate | PoolPair) -> bool:
-    """Whether its mean latencies meet the limits."""
-    limits = plan.demand.limits
+    """Whether its estimate meets the limits, and costs no less than the answer.
+
+    What costs less than an answer that was simulated does so by its estimate alone: it did not hold its rate.
+    """
+    limits, best = plan.demand.limits, plan.best
+    if best is not None and best.sustained:
+        answer, estimate = best.whole.usd_per_mtok_output_all_in, candidate.usd_per_mtok_output_all_in
+        if estimate < answer * (1.0 - _SAME_COST):
+            return False
     return (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
         limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s
     )
