@@ -288,6 +288,7 @@ def _encode_summary(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> s
         group="Understand",
         place=3,
         line="Images and audio of a request: tokens, FLOP, first token.",
+        usual=("on", "precision", "prompt", "images", "image_size", "audio"),
         request={
             "model": "config.json",
             "on": "dgx-h100",
