@@ -336,8 +336,10 @@ class LimitRisk:
         predicted_s: of the plan at its rate [s].
         chance: share of the servers of this kind that meet the limit at this rate, from 1 to 99 % [1].
         low_s, median_s, high_s: time that 5, 50 and 95 % of such servers stay below [s].
+        likely_s: what such servers usually take [s].
         group: what the servers have in common.
         num_cases: of servers [count].
+        num_laboratories: that measured them [count].
     """
 
     metric: str
@@ -348,8 +350,10 @@ class LimitRisk:
     low_s: float
     median_s: float
     high_s: float
+    likely_s: float
     group: str
     num_cases: int
+    num_laboratories: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

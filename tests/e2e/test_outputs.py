@@ -169,7 +169,7 @@ def test_manifests_are_written_beside_the_answer(tmp_path: Path, capsys: pytest.
         (["--launch-as", "dynamo", "x.yaml", "--what-if", "scale_up_size=4,8"], "without --what-if"),
         (["--launch-as", "dynamo"], "--launch-as"),
         (["--launch-as", "dynamo", "x.yaml", "--tpot", "1us"], "a plan that has an answer"),
-        (["--launch-as", "dynamo", "x.yaml", "--launch", "vllm=0.12.0"], "0.28.0"),
+        (["--launch-as", "dynamo", "x.yaml", "--engine", "vllm=0.12.0", "--launch"], "0.28.0"),
     ],
 )
 def test_manifests_that_cannot_be_written_are_refused(

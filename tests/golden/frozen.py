@@ -1,8 +1,8 @@
 """A copy of the package whose shipped numbers never change, for the answers that are stored as examples.
 
-`numbers.tar.xz` holds the catalogue, the bands and the practice of training as they were on the day that they were
-frozen. `package_with_frozen_numbers` lays them out beside today's modules. Better numbers in the package therefore move
-no stored answer. A change of a file's format needs a change of the frozen file too:
+`numbers.tar.xz` holds the catalogue, the bands, the spreads and the practice of training as they were on the day that
+they were frozen. `package_with_frozen_numbers` lays them out beside today's modules. Better numbers in the package
+therefore move no stored answer. A change of a file's format needs a change of the frozen file too:
 
     uv run python tests/golden/frozen.py unpack FOLDER   # edit the files there
     uv run python tests/golden/frozen.py pack FOLDER
@@ -17,7 +17,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "src" / "rackline"
 ARCHIVE = HERE / "numbers.tar.xz"
-NUMBERS = ("catalog/data", "bands/bands.toml", "bands/further_bands.toml", "training/practice.toml")
+NUMBERS = (
+    "catalog/data",
+    "bands/bands.toml",
+    "bands/further_bands.toml",
+    "bands/spread.toml",
+    "training/practice.toml",
+)
 
 
 def package_with_frozen_numbers(folder: Path) -> None:

@@ -256,6 +256,29 @@ def test_the_clock_runs_two_batches_as_the_engine_does(overlap: bool) -> None:
     assert clock.prompts(0, 0.0, 0.0, chunks, 8 * 16_000.0, 0.0) == pytest.approx(expected)
 
 
+def test_the_capacity_is_what_an_overloaded_server_finishes_in_the_long_run() -> None:
+    """Also of seven replicas that prefill at once, whose prompts end in bursts of some thirty."""
+    serves = system("llama-3.1-8b", on="dgx-h100", label=None, calibration="vllm", routing=Routing())
+    found = planned(
+        serves.model,
+        serves.cluster,
+        Workload(input_len=199, output_len=3),
+        calibration=serves.calibration,
+        constraints=Constraints(tpot_s=0.086),
+        prefill=PrefillPool(layouts=[Layout(dp=7)]),
+        search_space=SearchSpace(layouts=[Layout()]),
+    )
+    choice = found.best
+    assert choice is not None
+    assert choice.serving == "disaggregated"
+    service = Service(system=serves, prefill_system=serves, demand=found.demand)
+    group = group_of(choice.estimate, service, choice.max_num_seqs)
+    capacity = group.capacity(choice.tpot_s).requests_per_s
+    loop = OpenLoop(input_len=199, output_len=3, measured=40_000)
+    finish_s = np.sort(group.run(loop.requests(1.5 * capacity, 0, 1.0), 1).finish_s)
+    assert (30_000 - 10_000) / (finish_s[30_000] - finish_s[10_000]) == pytest.approx(capacity, rel=0.02)
+
+
 def test_the_same_gaps_at_every_rate_and_every_nth_of_them() -> None:
     loop = OpenLoop(input_len=100, output_len=50, servers=4)
     slow, fast = loop.requests(1.0, 10, 2.0), loop.requests(2.0, 10, 1.0)
@@ -269,14 +292,24 @@ def test_the_same_gaps_at_every_rate_and_every_nth_of_them() -> None:
 
 
 @pytest.mark.parametrize("before_s", [0.0, 2000.0])
-@pytest.mark.parametrize(("load", "grows"), [(0.97, False), (1.03, False), (1.2, True), (1.5, True)])
-def test_a_growing_queue_is_told_from_a_long_one(load: float, before_s: float, grows: bool) -> None:
+@pytest.mark.parametrize(
+    ("load", "number", "grows"),
+    [
+        (0.97, 4000, False),
+        (1.03, 4000, False),
+        (1.2, 4000, True),
+        (1.5, 4000, True),
+        (0.95, 40_000, False),
+        (1.03, 40_000, True),
+    ],
+)
+def test_a_growing_queue_is_told_from_a_long_one(load: float, number: int, before_s: float, grows: bool) -> None:
     """One server, one arrival a second on average: beyond its rate the queue grows, also one that was long before."""
-    arrival_s = np.cumsum(np.random.default_rng(0).exponential(1.0, 5000))
+    arrival_s = np.cumsum(np.random.default_rng(0).exponential(1.0, number + 1000))
     finish_s, free_s = np.empty_like(arrival_s), before_s
     for index, time_s in enumerate(arrival_s.tolist()):
         free_s = finish_s[index] = max(time_s, free_s) + load
-    measured = slice(500, 4500)
+    measured = slice(500, number + 500)
     assert queue_grows(arrival_s[measured], finish_s[measured]) == grows
 
 

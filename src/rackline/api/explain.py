@@ -47,7 +47,7 @@ from rackline.units import format_seconds, several
 
 with late:
     from rackline import arch, parallel, passes, serving, system as systems
-    from rackline.bands import bands
+    from rackline.bands import bands, spread
     from rackline.display import figure, wording
     from rackline.report import explain_figures, explain_report, exports, memory_report, plan_figures, simulate_report
     from rackline.search import changes as search_changes, misfit
@@ -278,21 +278,30 @@ class Explained:
         explanation: of the pass.
         interval: that held 90 % of measured passes; None where none were measured.
         joules: the interval of a decode step's energy per token; None where none was measured.
+        likely: computed and likely time of the step in a server; None of prompts, and where no server was measured.
         server: memory that the stack reserves beside weights and cache.
     """
 
-    json_keys: ClassVar = ("*explanation", "interval=interval.ends", "joules_interval=joules.ends")
+    json_keys: ClassVar = (
+        "*explanation",
+        "interval=interval.ends",
+        "joules_interval=joules.ends",
+        "likely=likely.plain",
+    )
 
     explanation: explain_report.Explanation
     interval: bands.Interval | None
     joules: bands.Interval | None
+    likely: spread.Likely | None
     server: parallel.ServerMemory
 
 
 def _explain_text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
     one = answer.result.interval
     band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
-    yield explain_report.explain_report(answer.result.explanation, band=band, band_of=of, width=width)
+    yield explain_report.explain_report(
+        answer.result.explanation, band=band, band_of=of, likely=answer.result.likely, width=width
+    )
     if answer.result.joules is not None:
         yield wording.Prose(bands.joules_line([answer.result.joules]), style="dim")
 
@@ -433,6 +442,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         explanation=explanation,
         interval=_interval(explanation, asked),
         joules=None if asked.new_tokens else _joules(explanation),
+        likely=None if asked.new_tokens else _likely(explanation),
         server=server,
     )
 
@@ -484,6 +494,15 @@ def _interval(found: explain_report.Explanation, asked: _Pass) -> bands.Interval
     metric = "decode_pass_s" if not asked.new_tokens else "prefill_pass_s" if not asked.sequences else "tpot_s"
     known = bands.of_deployment(deployment, {metric: found.time.seconds})
     return known[0] if known else None
+
+
+def _likely(explanation: explain_report.Explanation) -> spread.Likely | None:
+    """Return the likely time of a decode step in a server; None for ideal passes."""
+    deployment = explanation.deployment
+    if explanation.time.policy == "blackboard":
+        return None
+    times = spread.likely_times({"tpot_s": explanation.server_s}, deployment, deployment.layout.kind)
+    return times[0] if times else None
 
 
 def _joules(found: explain_report.Explanation) -> bands.Interval | None:

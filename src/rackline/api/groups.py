@@ -134,8 +134,8 @@ CACHE_HIT = Option(
 )
 CONFIDENCE = Option(
     kind="fraction",
-    help="confidence that each latency limit is met, such as 90%: predictions stay below the limits by the margin "
-    "with which that share of measured servers meets them; by default they may reach the limits",
+    help="share of measured servers of the kind that meet each latency limit, 50% to 99%: predictions stay below the "
+    "limits by the margin that this takes; 80% by default",
     unit="1",
     minimum=0.5,
     maximum=0.99,

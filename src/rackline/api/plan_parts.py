@@ -46,7 +46,7 @@ from rackline.late import late
 
 with late:
     from rackline import arch, catalog, hardware, parallel, search, serving, system as systems
-    from rackline.bands import bands
+    from rackline.bands import spread
     from rackline.search import (
         inputs,
         kept_prefixes,
@@ -227,13 +227,15 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> inputs.PlanInputs:
         question.engine != "auto" or question.calibration == "auto"
     )
     limits = systems.Constraints.of(question.tpot, question.ttft)
-    if not limits.latencies():
+    if limits.latencies():
+        limits = replace(limits, headroom=spread.headroom_of(question.confidence, system))
+    else:
         question.refuse("confidence", allowed="together with a limit: `tpot` or `ttft`")
     return inputs.PlanInputs(
         system=system,
         demand=systems.Demand(
             workload=workload,
-            limits=replace(limits, headroom=bands.headroom_of(question.confidence, system)),
+            limits=limits,
             objective="joules" if question.objective == "joules" else "dollars",
         ),
         space=search.SearchSpace(

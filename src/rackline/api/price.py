@@ -49,7 +49,7 @@ from rackline.units import format_usd
 
 with late:
     from rackline import catalog, parallel, pricing, system as systems_of
-    from rackline.bands import bands, engine_costs
+    from rackline.bands import bands, engine_costs, spread
     from rackline.pricing import costs, margins, offered, searched
     from rackline.report import pricing_figures, pricing_report
     from rackline.search import extensions
@@ -404,7 +404,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         return searched.SearchedWays(
             system=replace(system, cluster=cluster),
             layouts=parallel.matching_layouts(asked.layout, system.model, cluster.num_chips),
-            headroom=bands.headroom_of(asked.confidence, system),
+            headroom=spread.headroom_of(asked.confidence, system),
         )
 
     ways_by_engine = {system.stack.name: ways_of(system) for system in systems}

@@ -29,6 +29,7 @@ with late:
     from rackline.validation import (
         coverage,
         importers,
+        laboratories,
         page,
         refit as validation_refit,
         refit_report,
@@ -81,6 +82,12 @@ class ValidateQuestion(Described):
         "switch off each serving effect in turn, refit the other parameters and score all cases",
         default=False,
     )
+    headroom: bool = option(
+        "switch",
+        "show how often the headroom of `plan --confidence` would have been enough, with the laboratory, then the "
+        "model, of each case left out: at 80 and 90 %, in total and by group",
+        default=False,
+    )
     write_stacks: str | None = option(
         "text",
         "fit the training parameters to the training cases and write the training stacks to FOLDER",
@@ -111,6 +118,7 @@ class ValidateQuestion(Described):
             InputError: such options.
         """
         if self.import_format is not None:
+            self.refuse("headroom", allowed="only without `import_format`")
             require(bool(self.files), what="files", given="nothing", allowed="the results of a load generator")
         else:
             self.refuse(
@@ -125,7 +133,10 @@ class ValidateQuestion(Described):
 
     def _check_refits(self) -> None:
         if self.write_stacks is not None:
+            self.refuse("headroom", allowed="only without `write_stacks`")
             return
+        if self.ablation or self.refit is not None:
+            self.refuse("headroom", allowed="only without `refit` and `ablation`")
         require(
             self.stored is None or (not self.ablation and self.refit is None),
             what="stored",
@@ -147,12 +158,16 @@ class Validated:
     Args:
         board: how far off they are.
         worse: what is worse than in the stored scoreboard; None where none was given.
+        likely: errors of the computed and of the likely numbers by metric, each case without its laboratory.
+        headroom: how often headroom from other laboratories, then other models, was enough; None if not asked for.
     """
 
-    json_keys: ClassVar = ("*board", "worse")
+    json_keys: ClassVar = ("*board", "worse", "likely", "headroom")
 
     board: scoreboard.Scoreboard
     worse: tuple[str, ...] | None = None
+    likely: tuple[laboratories.LikelyStats, ...] = ()
+    headroom: tuple[laboratories.HeadroomCoverage, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +218,13 @@ def case_files(question: ValidateQuestion) -> tuple[str, ...]:
 
 def text_of(answer: Answered, width: int) -> Iterable[Any]:
     found, elapsed_s = answer.result, answer.elapsed_s
-    if isinstance(found, Validated) and not answer.question.files:
-        yield report.shipped_report(found.board, elapsed_s=elapsed_s)
-    elif isinstance(found, Validated):
-        yield report.scoreboard_report(found.board, elapsed_s=elapsed_s, width=width)
+    if isinstance(found, Validated):
+        if answer.question.files:
+            yield report.scoreboard_report(found.board, likely=found.likely, elapsed_s=elapsed_s, width=width)
+        else:
+            yield report.shipped_report(found.board, likely=found.likely, elapsed_s=elapsed_s)
+        if found.headroom is not None:
+            yield from (table.table() for table in laboratories.coverage_tables(found.headroom))
     elif isinstance(found, validation_refit.Refit):
         yield refit_report.refit_report(found, elapsed_s=elapsed_s, width=width)
     elif isinstance(found, train_fit.TrainRefit):
@@ -446,6 +464,7 @@ def _warnings(board: scoreboard.Scoreboard) -> Iterable[str]:
     rackline validate
     rackline validate cases.jsonl --plot parity.html
     rackline validate cases.jsonl --calibration unit --json
+    rackline validate --headroom
     rackline validate --import vllm result.json --chip h100-sxm \\
       --num-chips 4 --layout tp=4 --precision fp8 -o cases.jsonl
 """,
@@ -455,8 +474,9 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     """Predict measured cases and print how far off the predictions are, by metric, model, chip, stack and precision.
 
     Without files, the cases are those that rackline ships: 2,800 published measurements whose licences allow it. A
-    case that cannot be predicted is counted and named, never dropped. With an import format, results of a benchmark are
-    turned into cases instead.
+    case that cannot be predicted is counted and named, never dropped. The likely numbers are scored too, with
+    corrections from other laboratories only. With an import format, results of a benchmark are turned into cases
+    instead.
 
     Example:
         >>> import rackline as rl
@@ -481,7 +501,23 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     before = page.read_stored(Path(question.stored)) if question.stored else None
     with watch.moving("predicting cases"):
         board = validation.validate(files, question.calibration)
-    return Validated(board=board, worse=None if before is None else tuple(page.worse_than(before, board)))
+    with watch.moving("predicting each laboratory from the others"):
+        likely = laboratories.likely_stats(board.scores)
+    return Validated(
+        board=board,
+        worse=None if before is None else tuple(page.worse_than(before, board)),
+        likely=likely,
+        headroom=_headroom(board, watch) if question.headroom else None,
+    )
+
+
+def _headroom(board: scoreboard.Scoreboard, watch: Watch) -> tuple[laboratories.HeadroomCoverage, ...]:
+    """Return how often headroom was enough, without the laboratory and without the model of each case."""
+    rows: list[laboratories.HeadroomCoverage] = []
+    for left_out in ("laboratory", "model"):
+        with watch.moving(f"leaving each {left_out} out"):
+            rows += laboratories.headroom_coverage(board.scores, left_out)
+    return tuple(rows)
 
 
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:

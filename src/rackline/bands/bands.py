@@ -12,16 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-import numpy as np
-
 from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
-from rackline.errors import require, unknown_name
+from rackline.errors import unknown_name
 from rackline.files import rounded, shipped_toml, toml_text
 from rackline.late import late
 from rackline.parallel import Deployment, Layout
-from rackline.parallel.layout import KINDS, LayoutKind
-from rackline.system import Headroom, Risk, System
+from rackline.system import Risk, System
 from rackline.units import format_seconds
 
 with late:
@@ -89,18 +86,6 @@ class Band:
     num_cases: int
     num_models: int
     quantiles: tuple[float, ...] = ()
-
-    def ratio_within(self, share: float) -> float:
-        """Measured over predicted that a share of the servers keeps [ratio].
-
-        Args:
-            share: between the first and the last of SHARES.
-        """
-        return float(np.exp(np.interp(share, SHARES, np.log(self.quantiles))))
-
-    def share_within(self, ratio: float) -> float:
-        """Share of the servers whose measured over predicted is at most a ratio, from 1 to 99 % [1]."""
-        return float(np.interp(math.log(ratio), np.log(self.quantiles), SHARES))
 
 
 def evidence_of(system: System | Deployment, layout: str) -> Evidence:
@@ -348,40 +333,11 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
     return f"{head}: {'; '.join(parts)}"
 
 
-def limit_band(name: str, system: System, kind: LayoutKind) -> Band:
-    """Return the band of a limited latency, of the narrowest group of servers like these."""
-    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, evidence_of(system, kind))
-
-
 def has_servers(system: System | Deployment) -> bool:
     """Whether measured servers say how far predictions for a system are off: not of the ideal roofline, nor of a
     machine with numbers of its own.
     """
     return not (system.calibration.name == "unit" or system.calibration.serving)
-
-
-def headroom_of(share: float | None, system: System) -> Headroom | None:
-    """The room below limits that a share of the servers like these needs to keep them; None without a share.
-
-    Args:
-        share: of the servers, for each limit, 0.01 to 0.99 [1].
-
-    Raises:
-        InputError: no measured server is like these.
-    """
-    if share is None:
-        return None
-    require(
-        has_servers(system),
-        what="confidence",
-        given=f"{share:.0%} under {system.calibration.label}",
-        allowed="a stack whose servers were measured, such as vllm, sglang or trtllm",
-    )
-
-    def ratios(name: str) -> Mapping[LayoutKind, float]:
-        return {kind: limit_band(name, system, kind).ratio_within(share) for kind in (*KINDS, "pools")}
-
-    return Headroom(share=share, tpot=ratios("tpot_s"), ttft=ratios("ttft_s"))
 
 
 def chance_line(risk: Risk) -> str:

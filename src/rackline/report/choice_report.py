@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rackline.bands.spread import LEAST_CORRECTION
 from rackline.display.column import Column, Predicted, Sheet, facts, stacked
 from rackline.display.terminal import band_bar
 from rackline.display.wording import Box, Prose, composed, money, money_name, percent, share, short_count, written
@@ -164,25 +165,40 @@ def _open_lines(plan: Plan, choice: Choice) -> list[Text]:
 
 
 def risk_lines(risk: Risk, *, priced: bool) -> list[Text]:
-    """A limit a line: the share of the servers that keep it, and where it lies among what most of them take."""
+    """Return a line for each limit, one for the likely values, and one for what headroom costs.
+
+    That of a limit has the share of the servers that meet it, and where it lies among what most of them take.
+    """
     lines = [_limit_line(one) for one in risk.limits]
+    likely = [limit for limit in risk.limits if abs(limit.likely_s / limit.predicted_s - 1.0) >= LEAST_CORRECTION]
+    if likely:
+        lines.append(Text("; ".join(map(_likely_text, likely))))
     if risk.confidence is not None:
-        text = f"headroom for {percent(risk.confidence)} of servers of this kind"
+        text = f"headroom: {100 * risk.confidence:.0f} of 100 such servers meet each limit"
         if risk.usd_without is not None and risk.cost_ratio is not None:
-            cost, without = money(risk.usd, priced), money(risk.usd_without, priced)
-            text += f": {cost} per M output, {written(risk.cost_ratio)} times {without} without it"
+            text += f"; without it {money(risk.usd_without, priced)} per M output"
         lines.append(Text(text))
     return lines
 
 
+def _limit_name(limit: LimitRisk) -> str:
+    """Return the name of what is limited, such as "p99 ttft"."""
+    name = limit.metric.removesuffix("_s")
+    return name if limit.percentile is None else f"p{limit.percentile:g} {name}"
+
+
+def _likely_text(limit: LimitRisk) -> str:
+    """Return the likely and the computed value of what is limited."""
+    likely, computed = format_seconds(limit.likely_s), format_seconds(limit.predicted_s)
+    return f"{_limit_name(limit)} likely {likely}, computed {computed}"
+
+
 def _limit_line(one: LimitRisk) -> Text:
     """The share of the servers that keep a limit, and what 90 % of them take, with the limit marked."""
-    name = one.metric.removesuffix("_s")
-    of = name if one.percentile is None else f"p{one.percentile:g} {name}"
     low, high = format_seconds(one.low_s), format_seconds(one.high_s)
     number, _, unit = low.partition(" ")
     return composed(
-        f"{of} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ",
+        f"{_limit_name(one)} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ",
         band_bar(one.low_s, one.predicted_s, one.high_s, one.limit_s, width=_BAR),
         (f" {number if high.endswith(f' {unit}') else low} to {high}", "dim"),
     )
@@ -390,13 +406,13 @@ def other_kind(plan: Plan) -> Prose | None:
 
 
 def estimate_line(choice: Choice) -> Prose | None:
-    """What the search had expected of it, where the sustained rate differs."""
+    """Return what the simulation changed against the estimate of the search, where the rate differs."""
     found = choice.estimate
     if choice.sustained is None or abs(choice.sustained.requests_per_s / found.requests_per_s - 1.0) < 1e-3:
         return None
     text = (
-        f"the search had expected {written(found.requests_per_s)} requests/s, {format_seconds(found.ttft_s)} to the "
-        f"first token and {format_seconds(found.tpot_s)} per output token ({BASIS_OF_ONE[found.basis]})"
+        f"before the simulation, the {BASIS_OF_ONE[found.basis]} was {written(found.requests_per_s)} requests/s, "
+        f"{format_seconds(found.ttft_s)} to the first token and {format_seconds(found.tpot_s)} per output token"
     )
     return Prose(f"{text}; {found.caveat}" if found.caveat else text, style="dim")
 

@@ -25,6 +25,7 @@ from rackline.report.choice_report import (
     chips_text,
     choice_panel,
     energy_text,
+    estimate_line,
     nothing_panel,
     other_kind,
     replica_label,
@@ -68,7 +69,7 @@ def plan_summary(
         parts = [choice_panel(plan, best, risk, fleet), _numbers(plan, best, bands)]
         if bands:
             parts += [bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk)]
-        parts.append(served_table(best, full=False))
+        parts.append(stacked(served_table(best, full=False), estimate_line(best)))
         said += [("also", _leftover(plan, best)), ("limits", "\n".join(_limits(plan, best)))]
         if second := _second(plan, best):
             said.append(("second", second))

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from rackline.bands.spread import Likely
 from rackline.display.column import SECTION, Column, Sheet, spaced, stacked
 from rackline.display.terminal import band_bar, bar
 from rackline.display.wording import (
@@ -234,20 +235,26 @@ def coefficients(row: Row, resource: str) -> dict[str, float]:
 
 
 def explain_report(
-    explanation: Explanation, *, band: tuple[float, float] | None = None, band_of: str = "", width: int
+    explanation: Explanation,
+    *,
+    band: tuple[float, float] | None = None,
+    band_of: str = "",
+    likely: Likely | None = None,
+    width: int,
 ) -> Group:
     """Everything that `rackline explain` prints.
 
     Args:
         band: ends of the interval that held 90 % of measured passes [s]; None where none were measured.
         band_of: which passes these were.
+        likely: computed and likely time of the pass in a server.
         width: columns of the terminal.
     """
     time = explanation.time
     title = f"{time.calibration} calibration, {time.policy} policy, beside the blackboard"
     return spaced(
         [
-            _headline(explanation, band, band_of),
+            _headline(explanation, band, band_of, likely),
             stacked(pass_sheet(time, title, explanation.ideal), resources_line(time), _energy(explanation)),
             _features(time, width),
             _formulas(explanation),
@@ -256,7 +263,17 @@ def explain_report(
     )
 
 
-def _headline(explanation: Explanation, band: tuple[float, float] | None, band_of: str) -> Box:
+def likely_line(likely: Likely) -> str:
+    """Return the likely time of a pass, and how it follows from the computed one, in one sentence."""
+    kind, number = likely.spread.of.text(), several(likely.spread.num_laboratories, "laboratory", "laboratories")
+    if not likely.differs:
+        return f"likely the same on a server: {number} measured no usual difference ({kind})"
+    slower = "slower" if likely.likely_s > likely.computed_s else "faster"
+    share = percent(abs(likely.likely_s / likely.computed_s - 1.0))
+    return f"likely {format_seconds(likely.likely_s)}: such servers are usually {share} {slower} ({kind}, {number})"
+
+
+def _headline(explanation: Explanation, band: tuple[float, float] | None, band_of: str, likely: Likely | None) -> Box:
     """The time of the pass and its band, then what it is of."""
     deployment, memory = explanation.deployment, explanation.memory
     layout, time, ideal = deployment.layout, explanation.time, explanation.ideal
@@ -274,6 +291,8 @@ def _headline(explanation: Explanation, band: tuple[float, float] | None, band_o
     if server_s - seconds > _SHOWN * seconds:
         why = "ranks wait for each other, prompts and host take longer"
         lines.append(Text(f"{format_seconds(server_s)} in a server: {why}"))
+    if likely is not None:
+        lines.append(Text(likely_line(likely)))
     if band is not None:
         low, high = band
         lines.append(

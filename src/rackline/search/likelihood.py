@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rackline.bands.bands import FOLLOWS, JOULES, Interval, evidence_of, has_servers, intervals, limit_band
+from rackline.bands.bands import FOLLOWS, JOULES, Interval, evidence_of, has_servers, intervals
+from rackline.bands.spread import limit_spread
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.system import Constraints, LimitRisk, Risk, System
@@ -32,19 +33,21 @@ def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice
         return None
     risks: list[LimitRisk] = []
     for name, limit_s, percentile in limits.latencies():
-        band, predicted_s = limit_band(name, system, choice.layout_kind), choice.latency_s(name, percentile)
+        spread, predicted_s = limit_spread(name, system, choice.layout_kind), choice.latency_s(name, percentile)
         risks.append(
             LimitRisk(
                 metric=name,
                 limit_s=limit_s,
                 percentile=percentile,
                 predicted_s=predicted_s,
-                chance=band.share_within(limit_s / predicted_s),
-                low_s=predicted_s * band.low,
-                median_s=predicted_s * band.ratio_within(0.5),
-                high_s=predicted_s * band.high,
-                group=band.of.text(),
-                num_cases=band.num_cases,
+                chance=spread.share_within(limit_s / predicted_s),
+                low_s=predicted_s * spread.ratio_within(0.05),
+                median_s=predicted_s * spread.ratio_within(0.5),
+                high_s=predicted_s * spread.ratio_within(0.95),
+                likely_s=predicted_s * spread.likely,
+                group=spread.of.text(),
+                num_cases=spread.num_cases,
+                num_laboratories=spread.num_laboratories,
             )
         )
     return Risk(

@@ -198,7 +198,8 @@ class Group:
         """Simulate the group with an endless queue: all requests are there at the start, and all slots are taken.
 
         Equation:
-            rate = requests that end in the middle of the run / the time in which they do
+            time of the i-th end in the middle of the run = constant + i / rate, by least squares, since requests end
+            in bursts where prompts share a pass
 
         Args:
             tpot_s: approximate time per output token; it only decides how far the first requests are [s].
@@ -212,8 +213,8 @@ class Group:
         result = self.run(replace(requests, arrival_s=np.zeros(len(requests))), seed)
         order = np.argsort(result.finish_s, kind="stable")
         middle = order[begun + slots : len(order) - slots]
-        first_s, last_s = (float(result.finish_s[place]) for place in (middle[0], middle[-1]))
-        rate = (len(middle) - 1) / (last_s - first_s)
+        places = np.arange(len(middle)) - 0.5 * (len(middle) - 1)
+        rate = float(places @ places / (places @ result.finish_s[middle]))
         begins = result.admitted_s if self.prefill is None else result.first_s
         taken = rate * float(np.mean((result.finish_s - begins)[middle]))
         blocks = result.used_block_s / (result.busy_s or 1.0) * self.pool.replicas

@@ -262,10 +262,11 @@ def nearest_violations(
 
 
 def _reason(name: str, points: OperatingPoints, at: int, limits: Constraints) -> str:
-    limits, (free, load) = limits.of_predictions(KINDS[int(points.kind[at])]), (points.free_bytes, points.utilisation)
+    lower, (free, load) = limits.of_predictions(KINDS[int(points.kind[at])]), (points.free_bytes, points.utilisation)
     if name in ("tpot", "ttft"):
-        is_s, limit_s = (points.tpot_s, limits.tpot_s) if name == "tpot" else (points.ttft_s, limits.ttft_s)
-        return f"{name}: {format_seconds(is_s[at])}, limit {format_seconds(limit_s or 0.0)}"
+        limit_s, lower_s = (getattr(each, f"{name}_s") or 0.0 for each in (limits, lower))
+        headroom = f", {format_seconds(lower_s)} with headroom" if lower_s < limit_s else ""
+        return f"{name}: {format_seconds(getattr(points, f'{name}_s')[at])}, limit {format_seconds(limit_s)}{headroom}"
     return {
         "memory": f"memory: {format_bytes(-free[at])} too much on the fullest chip",
         "prefill": f"prefill: prompts need {load[at]:.3g} of the room in each pass, so the batch never fills",

@@ -401,10 +401,10 @@ class _Search:
     def answer(self) -> SustainedRate | NoSustainedRate:
         """Return the highest rate in short runs, at most `MOST_LOAD` of the simulated capacity."""
         held: Simulated | NoSustainedRate | None = None
-        tpot_s, runs = self.estimate.tpot_s, 0
+        grows, tpot_s, runs = False, self.estimate.tpot_s, 0
         if self.limits.latencies():
             first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
-            held, runs = self._highest(first, tpot_s, SEARCH_SEED)
+            held, grows, runs = self._highest(first, tpot_s, SEARCH_SEED)
             if isinstance(held, NoSustainedRate):
                 return held
             tpot_s = held.tpot_s.mean
@@ -414,23 +414,27 @@ class _Search:
             return NoSustainedRate(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
         if held is None or held.requests_per_s > most:
             held, runs = self.group.serve(most, tpot_s, SEARCH_SEED), runs + 1
-        return self._sustained(held, capacity, runs + 1)
+        return self._sustained(held, capacity, grows=grows, runs=runs + 1)
 
     def confirmed(self, promised: SustainedRate) -> SustainedRate | NoSustainedRate:
         """Return the highest rate in long runs, beginning with one that short runs found."""
         number = LONG_RUN * self.group.usual_number()
         tpot_s, first = promised.simulated.tpot_s.mean, promised.requests_per_s
-        held, runs = self._highest(first, tpot_s, CONFIRM_SEED, number, resolved=_CONFIRMED)
+        held, grows, runs = self._highest(first, tpot_s, CONFIRM_SEED, number, resolved=_CONFIRMED)
         if isinstance(held, NoSustainedRate):
             return held
         capacity = Capacity(requests_per_s=self.span.saturation_requests_per_s, bound=promised.capacity_bound)
-        return self._sustained(held, capacity, promised.runs + runs)
+        return self._sustained(held, capacity, grows=grows, runs=promised.runs + runs)
 
-    def _sustained(self, held: Simulated, capacity: Capacity, runs: int) -> SustainedRate:
-        """Return the answer, with what bounds it."""
+    def _sustained(self, held: Simulated, capacity: Capacity, *, grows: bool, runs: int) -> SustainedRate:
+        """Return the answer, with what bounds it.
+
+        Args:
+            grows: whether the queue grows at the next higher rate, so that the capacity bounds and no limit.
+        """
         bound = capacity.bound
         over = held.over_limits(self.limits)
-        if over and held.requests_per_s < _NEAR_BOUND * MOST_LOAD * capacity.requests_per_s:
+        if over and not grows and held.requests_per_s < _NEAR_BOUND * MOST_LOAD * capacity.requests_per_s:
             bound = _LIMIT_NAMES[max(over, key=lambda name: over[name])]
         return SustainedRate(
             requests_per_s=held.requests_per_s,
@@ -445,8 +449,10 @@ class _Search:
 
     def _highest(
         self, first: float, tpot_s: float, seed: int, measured: int | None = None, resolved: float = RESOLVED
-    ) -> tuple[Simulated | NoSustainedRate, int]:
-        """Return a run at the highest rate at which the limits hold, or why there is none, and the number of runs.
+    ) -> tuple[Simulated | NoSustainedRate, bool, int]:
+        """Return a run at the highest rate at which the limits hold, or why there is none.
+
+        Also returns whether the queue grows at the next higher rate that was tried, and the number of runs.
 
         Args:
             first: rate to begin with [requests/s].
@@ -466,11 +472,11 @@ class _Search:
             held, broken = (run, broken) if holds else (held, run)
             if held is None:
                 if rate <= self.above:
-                    return NoSustainedRate(reason=self._worst(run, ", where it would cost as much,")), tries
+                    return NoSustainedRate(reason=self._worst(run, ", where it would cost as much,")), False, tries
                 rate = max(grid_below(self._lowered(run, tries)), self.above)
                 if rate < _LEAST_RATE * first:
                     reason = f"no request rate meets the limits: {self._worst(run)}"
-                    return NoSustainedRate(reason=reason, simulated=True), tries
+                    return NoSustainedRate(reason=reason, simulated=True), False, tries
                 continue
             if broken is None:
                 more = grid_below(self._raised(held))
@@ -486,7 +492,7 @@ class _Search:
                 )
             most = held.requests_per_s * (1.0 + resolved)
             if tries >= _MOST_RUNS or (more if broken is None else broken.requests_per_s) <= most:
-                return held, tries
+                return held, broken is not None and broken.queue_grows, tries
             rate = more
 
     def _raised(self, held: Simulated) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -327,10 +328,31 @@ def source_of(case: Case) -> Source:
     return next((source for source in known_sources() if case.source.startswith(source.prefix)), _PLAIN)
 
 
+_PUBLISHERS = re.compile(
+    r"(?:https?://)?github\.com/(?P<repository>[^/\s]+/[^/\s]+)(?!\S*/(?:issues|pull)/)"
+    r"|https?://(?!github\.com/)(?P<host>[^/\s]+)"
+    r"|(?P<paper>arXiv:[\d.]+\d)"
+)
+"""Addresses whose pages are of one publisher. In threads of a repository people report their own servers."""
+
+
 def laboratory_of(case: Case) -> str:
-    """Who ran the servers of a case: as its benchmark says, else where it was published."""
-    found = source_of(case)
-    return found.laboratory or found.name or case.source.partition("@")[0].partition("#")[0] or "-"
+    """Return who ran the servers of a case: as its benchmark says, else the repository, site or paper it is from."""
+    benchmark = source_of(case)
+    return benchmark.laboratory or benchmark.name or publisher_of(case.source) or "-"
+
+
+def publisher_of(source: str) -> str:
+    """Return who published a source, so that all pages of one publisher have the same name.
+
+    >>> publisher_of("https://github.com/owner/name/blob/0a1b/results/b.md"), publisher_of("arXiv:2211.05102 Table 2")
+    ('owner/name', 'arXiv:2211.05102')
+    >>> publisher_of("https://github.com/owner/name/issues/7")
+    'https://github.com/owner/name/issues/7'
+    """
+    address = source.partition("@")[0].partition("#")[0]
+    match = _PUBLISHERS.match(address)
+    return next(filter(None, match.groups()), address) if match else address
 
 
 def shape_of(model: str) -> str:

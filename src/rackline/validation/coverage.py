@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -69,21 +69,31 @@ class _Value:
         return cls(math.log(ratio), shape_of(score.groups["model"]), evidence_of_score(score))
 
 
+def measured_scores(scores: Iterable[Score]) -> list[Score]:
+    """Return scores above zero, without single operations and sizes."""
+    return [
+        score
+        for score in scores
+        if score.groups["kind"] not in ("op", "params") and score.predicted > 0 < score.measured
+    ]
+
+
 def _by_metric(scores: Iterable[Score]) -> dict[str, list[Score]]:
-    """Scores above zero by metric, without single operations and sizes."""
-    known = (one for one in scores if one.groups["kind"] not in ("op", "params") and one.predicted > 0 < one.measured)
-    return grouped(known, lambda one: one.metric)
+    """Return the measured scores by metric."""
+    return grouped(measured_scores(scores), lambda score: score.metric)
 
 
 def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
     """Bands of one metric before they are widened."""
     found: dict[Key, Band] = {}
     ends: dict[Evidence, Array] = {}
-    for of, own in _groups([value.of for value in values]).items():
+    for of, own in groups_of_evidence([value.of for value in values]).items():
         members = [values[place] for place in own]
         names = [value.model for value in members]
         models = len(set(names))
-        ends[of] = _mixed(ends, of, _quantile(np.array([value.log for value in members]), names, SHARES), models)
+        ends[of] = _mixed(
+            ends, of, weighted_quantiles(np.array([value.log for value in members]), names, SHARES), models
+        )
         if len(members) >= FEWEST:
             quantiles = np.exp(ends[of])
             low, high = quantiles[list(_ENDS)].tolist()
@@ -99,8 +109,11 @@ def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
     return found
 
 
-def _groups(given: Sequence[Evidence]) -> dict[Evidence, list[int]]:
-    """Places of the members of each group with FEWEST or more, the widest group first; that of all always counts."""
+def groups_of_evidence(given: Sequence[Evidence]) -> dict[Evidence, list[int]]:
+    """Return the places of the members of each group with FEWEST or more, the widest group first.
+
+    The group of all is always there.
+    """
     groups: dict[Evidence, list[int]] = {}
     for place, evidence in enumerate(given):
         for of in dict.fromkeys(evidence.wider()):
@@ -118,10 +131,16 @@ def _mixed(known: Mapping[Evidence, Array], of: Evidence, own: Array, models: in
     return share * own + (1.0 - share) * around
 
 
-def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> Array:
-    """Quantiles, each model counting the same up to FEWEST cases of it."""
-    counts = Counter(models)
-    weights = np.array([1.0 / max(counts[model], FEWEST) for model in models])
+def weighted_quantiles(values: Array, units: Sequence[Hashable], shares: Sequence[float]) -> Array:
+    """Return quantiles in which each unit counts the same, however many cases it has above FEWEST.
+
+    Args:
+        values: of the cases, shape (cases,).
+        units: which cases belong together, such as all of a model, shape (cases,).
+        shares: of the quantiles.
+    """
+    counts = Counter(units)
+    weights = np.array([1.0 / max(counts[unit], FEWEST) for unit in units])
     order = np.argsort(values)
     # Weibull's quantiles: k / (n + 1), of weights
     reached = np.cumsum(weights[order]) / (weights.sum() + weights.mean())
@@ -164,12 +183,12 @@ def _factors(metric: str, values: Sequence[_Value]) -> dict[Evidence, Array]:
     needed = _needed(metric, values)
     known = np.flatnonzero(np.isfinite(needed)).tolist()
     found: dict[Evidence, Array] = {}
-    for of, own in _groups([values[place].of for place in known]).items():
+    for of, own in groups_of_evidence([values[place].of for place in known]).items():
         places = [known[place] for place in own]
         if len(places) < FEWEST:
             break
         of_models = [values[place].model for place in places]
-        own = np.clip(_quantile(needed[places], of_models, [_AIMED])[0], 0.5, _WIDEST)
+        own = np.clip(weighted_quantiles(needed[places], of_models, [_AIMED])[0], 0.5, _WIDEST)
         around = next((found[wide] for wide in of.wider()[1:] if wide in found), own)
         own = np.clip(own, around / _CHANGE, around * _CHANGE)
         found[of] = _mixed(found, of, own, len(set(of_models)))

@@ -17,6 +17,7 @@ from rackline.display.wording import RESOURCE_NAMES, composed
 from rackline.errors import RacklineError
 from rackline.units import format_count, format_seconds, several
 from rackline.validation.cases import Case
+from rackline.validation.laboratories import LikelyStats, likely_table
 from rackline.validation.page import speculation_sheet
 from rackline.validation.predict import Predictor
 from rackline.validation.scoreboard import GROUPED_BY, Score, Scoreboard, Stats, WorstCase, WorstPass
@@ -34,10 +35,11 @@ PARTS_OF_STEPS = {
 """Measured parts of a step of reinforcement learning, and their names on screen."""
 
 
-def shipped_report(board: Scoreboard, *, elapsed_s: float | None = None) -> Group:
+def shipped_report(board: Scoreboard, *, likely: Sequence[LikelyStats] = (), elapsed_s: float | None = None) -> Group:
     """Return the report of `rackline validate` without files: the errors by metric, and where to see the rest.
 
     Args:
+        likely: errors of the likely numbers.
         elapsed_s: wall time of the prediction [s].
     """
     chips, stacks = (len({score.groups[by] for score in board.scores}) for by in ("chip", "stack"))
@@ -50,6 +52,7 @@ def shipped_report(board: Scoreboard, *, elapsed_s: float | None = None) -> Grou
         [
             _head(board, elapsed_s),
             _metrics(board),
+            likely_table(likely).table() if any(row.strength for row in likely) else None,
             _unsupported(board) if board.unsupported else None,
             Text(more),
         ]
@@ -65,10 +68,13 @@ def _head(board: Scoreboard, elapsed_s: float | None) -> Text:
     )
 
 
-def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, width: int = 100) -> Group:
+def scoreboard_report(
+    board: Scoreboard, *, likely: Sequence[LikelyStats] = (), elapsed_s: float | None = None, width: int = 100
+) -> Group:
     """Report of `rackline validate`.
 
     Args:
+        likely: errors of the likely numbers.
         elapsed_s: wall time of the prediction [s].
         width: columns of the terminal.
     """
@@ -77,6 +83,7 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
         [
             _head(board, elapsed_s),
             _metrics(board) if board.metrics else None,
+            likely_table(likely).table() if any(row.strength for row in likely) else None,
             *(_groups(board, by) for by in GROUPED_BY[1:]),  # the measured keys distinguish the kinds already
             _parts(board) if any(score.metric in PARTS_OF_STEPS for score in board.scores) else None,
             speculation_sheet(board.both_ways).table() if board.both_ways else None,
