@@ -219,7 +219,7 @@ def test_what_cannot_win_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> N
     none = sustained_rate(choice.estimate, service, above=1.3 * rate)
     assert isinstance(none, NoSustainedRate)
     assert rates[-1] == grid_above(1.3 * rate)
-    assert "requests/s, where it would cost as much, " in none.reason
+    assert "requests/s, which it needs to win, " in none.reason
     again = sustained_rate(choice.estimate, service, above=0.9 * rate, max_num_seqs=choice.max_num_seqs)
     assert isinstance(again, SustainedRate)
     # short runs stop at 95 % of the closed form's saturation, long ones at 95 % of the simulated capacity

@@ -391,12 +391,14 @@ def other_kind(plan: Plan) -> Prose | None:
         return Prose(f"{what}: {reason}", style="dim") if reason else None
     usd = other.whole.usd_per_mtok_output_all_in
     times = f"{written(usd / best.whole.usd_per_mtok_output_all_in)} times as much"
-    if plan.cost_of(other) < plan.cost_of(best):
-        times += f" (a tie within {percent(TIE)}, and the answer is simpler)"
-    text = f"{what}: {replica_label(other)}, {money(usd, plan.priced)} per M output tokens, {times}"
+    text = f"{what}: {replica_label(other)}, {money(usd, plan.priced)} per M output tokens"
+    cheaper = plan.cost_of(other) < plan.cost_of(best)
     if other.sustained is None:
-        text += f" by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}"
+        if cheaper:
+            return Prose(f"{text} by {BASIS[other.basis]}, but {other.not_simulated}", style="dim")
+        text += f", {times} by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}"
         return Prose(text, style="dim")
+    text += f", {times}" + (f" (a tie within {percent(TIE)}, and the answer is simpler)" if cheaper else "")
     found = other.sustained.simulated
     latencies = ", ".join(
         f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"

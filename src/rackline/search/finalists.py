@@ -105,15 +105,16 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Fin
         service: what all of them share.
         kinds: of single engines and of pools, the cheapest by their estimates, cheapest first; may be empty.
     """
-    found: list[Finalist] = [(None, "")] * len(kinds)
+    finalists: list[Finalist] = [(None, "")] * len(kinds)
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
-    least = float("inf")
+    leader: Choice | None = None
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
-        found[index] = _first_that_holds(service, kinds[index], least)
-        best = found[index][0]
+        best, reason = _first_that_holds(service, kinds[index], leader)
+        best = best and _confirmed(best, service)
+        finalists[index] = best, reason
         if best is not None and best.sustained is not None:
-            least = min(least, best.usd_with_leftover)
-    return [(best and _confirmed(best, service), reason) for best, reason in found]
+            leader = min(filter(None, (leader, best)), key=lambda choice: choice.usd_with_leftover)
+    return finalists
 
 
 def _confirmed(best: Choice, service: Service) -> Choice:
@@ -135,22 +136,22 @@ def _confirmed(best: Choice, service: Service) -> Choice:
     return replace(best, leftover=replace(leftover, choice=engine.with_sustained_rate(rate)))
 
 
-def _first_that_holds(service: Service, choices: Sequence[Choice], least: float) -> Finalist:
+def _first_that_holds(service: Service, choices: Sequence[Choice], leader: Choice | None) -> Finalist:
     """Return the cheapest that holds its limits, of all whose estimates may be off by enough to win.
 
     A simpler deployment wins where it costs at most `TIE` more.
 
     Args:
-        least: simulated cost of the other kind; infinite before it is known [USD per million output tokens].
+        leader: the cheapest of the other kinds that was simulated; None before there is one.
     """
     best, unserved, reason = None, None, ""
+    least = float("inf") if leader is None else leader.usd_with_leftover
     for choice in choices:
         off = _OFF_POOLS if choice.serving == "disaggregated" else _OFF
-        if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0) * least:
+        if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0 + TIE) * least:
             break
-        near = 1.0
-        if best is not None:
-            near = 1.0 + TIE if simplicity(choice) < simplicity(best) else 1.0 - RESOLVED
+        beaten = best or leader
+        near = 1.0 + TIE if beaten and simplicity(choice) < simplicity(beaten) else 1.0 - RESOLVED
         found = sustained_rate(choice.estimate, service, _rate_of(choice, least * near, service))
         if isinstance(found, SustainedRate):
             served = _with_served_leftover(choice.with_sustained_rate(found), service)

@@ -472,7 +472,7 @@ class _Search:
             held, broken = (run, broken) if holds else (held, run)
             if held is None:
                 if rate <= self.above:
-                    return NoSustainedRate(reason=self._worst(run, ", where it would cost as much,")), False, tries
+                    return NoSustainedRate(reason=self._worst(run, ", which it needs to win,")), False, tries
                 rate = max(grid_below(self._lowered(run, tries)), self.above)
                 if rate < _LEAST_RATE * first:
                     reason = f"no request rate meets the limits: {self._worst(run)}"
