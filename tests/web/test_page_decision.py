@@ -111,7 +111,8 @@ def test_a_plan_is_a_card_of_numbers_with_bands_limits_and_chances(watched: Watc
     assert f"${month / 1e3:.3g}k" in said["A month"]
     for one, name in zip(found.risk.limits, ("Speed, p99", "First token, p99"), strict=True):
         assert f"{100 * one.chance:.0f} % of such servers keep {format_seconds(one.limit_s)}" in said[name]
-    expect(page.locator(".card .alternative")).to_contain_text("one engine for both")
+    other = "one engine for both" if best.serving == "disaggregated" else "separate pools"
+    expect(page.locator(".card .alternative")).to_contain_text(other)
 
 
 def test_bands_and_limits_are_drawn_where_their_numbers_lie(watched: Watched) -> None:

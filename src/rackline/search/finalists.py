@@ -87,7 +87,7 @@ def _cheapest_on(
 
 _OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
 _OFF_POOLS = 1.3
-_FEWER = (0.25, 0.5, 0.7)  # of the running sequences: a request that waits does not slow those that run
+_OTHER_SLOTS = (0.5, 0.75, 0.9, 1.5, 3.0)  # times the running sequences: fewer are faster, more leave none waiting
 
 
 Finalist = tuple[
@@ -161,14 +161,19 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], leader: Choic
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
-    best = _with_fewer_slots(best, service) if best else unserved
+    best = _with_other_slots(best, service) if best else unserved
     return best, "" if best is not None else reason
 
 
-def _with_fewer_slots(best: Choice, service: Service) -> Choice:
-    """The choice with the cap of running sequences, of a few smaller ones, at which it serves most."""
-    for share in _FEWER if service.demand.limits.latencies() else ():
-        rate, slots = best.requests_per_s * (1.0 + RESOLVED), max(int(best.max_num_seqs * share), 1)
+def _with_other_slots(best: Choice, service: Service) -> Choice:
+    """Return the choice with the cap of running sequences, of a few others, at which it serves most."""
+    first = best.sustained
+    if first is None or not service.demand.limits.latencies():
+        return best
+    counts = [first.max_num_seqs + 1, *(int(first.max_num_seqs * share) for share in _OTHER_SLOTS)]
+    others = dict.fromkeys(min(max(count, 1), first.most_num_seqs) for count in counts)
+    for slots in (count for count in others if count != first.max_num_seqs):
+        rate = best.requests_per_s * (1.0 + RESOLVED)
         found = sustained_rate(best.estimate, service, rate, max_num_seqs=slots)
         if isinstance(found, SustainedRate):
             best = best.with_sustained_rate(found)

@@ -41,7 +41,7 @@ from rackline.units import format_bytes, format_seconds
 CONTENDERS = 16  # options of one kind, the cheapest by their estimates, that are simulated where one could win
 MOST_HELPED = 12  # layouts that engines on the chips that they leave free may make the cheapest
 _MODES = 3  # engines of a layout that idle chips may help: the cheapest that are refined
-_REFINED, _LAYOUTS = 12, 8  # engines and layouts, the cheapest, that are refined between the points of the grid
+_REFINED, _LAYOUTS = 12, 24  # engines and layouts, the cheapest, that are refined between the points of the grid
 _RANKED = 10  # styles that are shown with the best
 Either = TypeVar("Either", bound=Candidate | Choice)
 

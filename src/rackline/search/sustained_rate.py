@@ -31,7 +31,7 @@ significant digits, so that the last bit of a latency, which depends on the proc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import assert_never
@@ -45,6 +45,7 @@ from rackline.passes.features import Array, as_array
 from rackline.rounding import grid_above, grid_below
 from rackline.search.candidate import Candidate, PoolPair
 from rackline.search.estimates import engine_points
+from rackline.search.points import OperatingPoints
 from rackline.search.rate_capacity import rate_between
 from rackline.search.served import LONG_RUN, Bound, Capacity, Group, Service, Simulated, group_of
 from rackline.search.space import SearchSpace, Space
@@ -55,6 +56,7 @@ from rackline.system import Constraints
 
 _EVERY = 16  # sequences up to which each number is evaluated; then in steps of _RATIO
 _RATIO = 1.05
+_GRID, _BETWEEN = 24, 64  # numbers of slots that are tried, and between two of them
 _LARGE = 1 << 17  # tokens of a pass in which nothing but arithmetic and traffic of its tokens counts
 
 
@@ -224,17 +226,16 @@ _LEAST_RATE = 0.02  # of the first one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The engine with its slots: how many, what they reach, and what one request alone would take.
+    """The engine with its slots: how many, and what one request alone would take.
 
     Args:
         max_num_seqs: sequences that one rank and micro-batch may run [sequences].
-        saturation_requests_per_s: rate that all replicas reach with all slots taken, and the capacity of an endless
-            queue once that is simulated [requests/s].
+        most_num_seqs: the most that memory holds and that are of use [sequences].
         alone_s: latency of a request that is alone [s], by name.
     """
 
     max_num_seqs: int
-    saturation_requests_per_s: float
+    most_num_seqs: int
     alone_s: Mapping[str, float]
 
 
@@ -244,6 +245,7 @@ class SustainedRate(Span):
 
     Args:
         requests_per_s: rate of all replicas [requests/s].
+        saturation_requests_per_s: capacity of an endless queue [requests/s].
         simulated: what was measured at the rate.
         runs: simulations that it took [count].
         bound: what keeps the rate from being higher.
@@ -251,6 +253,7 @@ class SustainedRate(Span):
     """
 
     requests_per_s: float
+    saturation_requests_per_s: float
     simulated: Simulated
     runs: int
     bound: Bound
@@ -282,7 +285,7 @@ def sustained_rate(
 
     Args:
         above: rate that it must exceed to be of use; 0 for any [requests/s].
-        max_num_seqs: cap of the sequences that one rank and micro-batch may run; by default room for bursts.
+        max_num_seqs: cap of the sequences that one rank and micro-batch may run; by default that of `span_of`.
     """
     served = _group_with_slots(estimate, service, max_num_seqs)
     if isinstance(served, str):
@@ -290,13 +293,17 @@ def sustained_rate(
     group, span = served
     above = grid_above(above)
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
-    most, saturation = most_requests_per_s(group, limits, Constraints())
+    (most,) = most_requests_per_s(group, limits)
     if above > 0.0 and most <= above:
         costs = f"cost at least {above / most:.3g} times as much" if most else "are too slow"
         off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
         return NoSustainedRate(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
-    span = replace(span, saturation_requests_per_s=min(span.saturation_requests_per_s, saturation))
-    return _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
+    capacity = group.capacity(estimate.tpot_s)
+    if grid_below(MOST_LOAD * capacity.requests_per_s) < above:
+        full = f"more than {100.0 * MOST_LOAD:.0f} % full"
+        return NoSustainedRate(reason=f"it cannot be cheaper: at that rate it is {full}")
+    search = _Search(estimate=estimate, span=span, group=group, limits=limits, above=above, capacity=capacity)
+    return search.answer()
 
 
 def confirmed_rate(
@@ -314,9 +321,9 @@ def confirmed_rate(
     if isinstance(served, str):
         return NoSustainedRate(reason=served)
     group, span = served
-    span = replace(span, saturation_requests_per_s=promised.saturation_requests_per_s)
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
-    search = _Search(estimate=estimate, span=span, group=group, limits=limits, above=0.0)
+    capacity = Capacity(requests_per_s=promised.saturation_requests_per_s, bound=promised.capacity_bound)
+    search = _Search(estimate=estimate, span=span, group=group, limits=limits, above=0.0, capacity=capacity)
     return search.confirmed(promised)
 
 
@@ -341,7 +348,7 @@ def _group_with_slots(
         return f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
     span = span_of(estimate, service)
     if max_num_seqs is not None:
-        span = replace(span, max_num_seqs=max_num_seqs)
+        span = replace(span, max_num_seqs=min(max_num_seqs, span.most_num_seqs))
     try:
         group = group_of(estimate, service, span.max_num_seqs)
     except RacklineError as error:
@@ -353,40 +360,71 @@ def _group_with_slots(
 
 
 def span_of(estimate: Candidate | PoolPair, service: Service) -> Span:
-    """Slots for bursts, twice the mean batch and 8 more, as far as memory holds them; and what they reach."""
+    """Return the slots of an engine, and what a request takes that is alone.
+
+    As many slots as memory holds, up to twice the mean batch and 8 more for bursts, but not more than keep the limit on
+    the time per output token while all of them are taken.
+    """
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     system, work = service.system, service.demand.workload
-    batch = engine.sequences_per_rank
-    most = int(min(2 * batch + 8, max(most_sequences(system.model), 1.0)))
+    tpot_s = service.demand.limits.of_predictions(estimate.layout_kind).tpot_s or inf
+    most = int(min(2 * engine.sequences_per_rank + 8, max(most_sequences(system.model), 1.0)))
     if isinstance(estimate, Candidate):
-        tries = np.unique(np.geomspace(1.0, most, 24).astype(int)).astype(float)
-        space = Space.of(system, work, SearchSpace(layouts=[estimate.layout]))
-        points = engine_points(space, estimate.layout, estimate.precision, estimate.mode, tries)
-        good = points.take(np.flatnonzero((points.free_bytes >= 0) & (tries < estimate.mode.max_batched_tokens)))
-        slots = int(np.max(good.per_rank, initial=0.0)) or batch
-        rate = float(np.max(good.rate[good.utilisation < 1.0], initial=0.0)) * estimate.num_chips / work.output_len
-        return Span(
-            max_num_seqs=max(1, int(work.slots(slots))) if slots < most else slots,
-            saturation_requests_per_s=rate or estimate.requests_per_s,
-            alone_s={"tpot_s": float(points.tpot_s[0]), "ttft_s": float(points.ttft_s[0])},
-        )
+        return _span_of_engine(estimate, service, most, tpot_s)
     deployment, layout = system.deployment(engine.layout, engine.precision), engine.layout
-    ranks = layout.attention_dp * layout.pp
     fits = deployment.max_sequences(context_len=work.final_context, server=system.server(float(most)))
-    room = int(work.slots(fits // ranks))
-    most = max(min(most, room), min(batch, max(room, 1)))
+    room = int(work.slots(fits // (layout.attention_dp * layout.pp)))
+    most = max(min(most, room), min(engine.sequences_per_rank, max(room, 1)))
     tables = system.engine(engine.layout, engine.precision)
     overlap = engine.mode.two_batch_overlap
-    step = tables.decode_s(
-        Batch(decode_sequences=np.array([1.0, float(most)]), context_len=work.mean_context),
+    counts = np.arange(1.0, most + 1.0)
+    steps = tables.decode_s(
+        Batch(decode_sequences=counts, context_len=work.mean_context),
         tables.time_table(overlap),
         two_batch_overlap=overlap,
     )
-    decodes = most * ranks * layout.dp / (float(step[1]) * (work.output_len - 1.0))
     return Span(
-        max_num_seqs=most,
-        saturation_requests_per_s=min(estimate.prefill.requests_per_s, max(decodes, estimate.requests_per_s)),
-        alone_s={"tpot_s": float(step[0]), "ttft_s": estimate.ttft_alone_s},
+        max_num_seqs=int(np.max(counts[steps <= tpot_s], initial=1.0)),
+        most_num_seqs=most,
+        alone_s={"tpot_s": float(steps[0]), "ttft_s": estimate.ttft_alone_s},
+    )
+
+
+def _span_of_engine(estimate: Candidate, service: Service, most: int, tpot_s: float) -> Span:
+    """Return the span of a single engine.
+
+    Args:
+        most: slots of a rank and micro-batch that are of use [sequences].
+        tpot_s: limit on the time per output token; infinite without [s].
+    """
+    work = service.demand.workload
+    space = Space.of(service.system, work, SearchSpace(layouts=[estimate.layout]))
+    budget = estimate.mode.max_batched_tokens
+
+    def points_at(counts: Array) -> OperatingPoints:
+        return engine_points(space, estimate.layout, estimate.precision, estimate.mode, counts)
+
+    def last(counts: Array, holds: Array, condition: Callable[[OperatingPoints], Array]) -> int:
+        """Return the last count that holds, also between the counts of the grid; 0 where none does."""
+        reached = float(np.max(counts[holds], initial=0.0))
+        if not reached or reached == counts[-1]:
+            return int(reached)
+        end = min(float(counts[counts > reached][0]), budget) - 1.0
+        between = np.unique(np.linspace(reached, max(end, reached), _BETWEEN).astype(int)).astype(float)
+        return int(np.max(between[condition(points_at(between))], initial=reached))
+
+    tries = np.unique(np.geomspace(1.0, most, _GRID).astype(int)).astype(float)
+    points = points_at(tries)
+    fits = (points.free_bytes >= 0) & (tries < budget)
+    room = last(tries, fits, lambda finer: finer.free_bytes >= 0) or estimate.sequences_per_rank
+    fast = fits & (points.tpot_s <= tpot_s)
+    kept = last(tries, fast, lambda finer: (finer.free_bytes >= 0) & (finer.tpot_s <= tpot_s)) or room
+    if room < most:  # the block manager needs room to grow
+        room, kept = (max(1, int(work.slots(count))) for count in (room, kept))
+    return Span(
+        max_num_seqs=min(kept, room),
+        most_num_seqs=room,
+        alone_s={"tpot_s": float(points.tpot_s[0]), "ttft_s": float(points.ttft_s[0])},
     )
 
 
@@ -397,24 +435,21 @@ class _Search:
     group: Group
     limits: Constraints
     above: float
+    capacity: Capacity
+
+    @property
+    def most(self) -> float:
+        """The most that is promised of the capacity [requests/s]."""
+        return grid_below(MOST_LOAD * self.capacity.requests_per_s)
 
     def answer(self) -> SustainedRate | NoSustainedRate:
-        """Return the highest rate in short runs, at most `MOST_LOAD` of the simulated capacity."""
-        held: Simulated | NoSustainedRate | None = None
-        grows, tpot_s, runs = False, self.estimate.tpot_s, 0
-        if self.limits.latencies():
-            first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
-            held, grows, runs = self._highest(first, tpot_s, SEARCH_SEED)
-            if isinstance(held, NoSustainedRate):
-                return held
-            tpot_s = held.tpot_s.mean
-        capacity = self.group.capacity(tpot_s)
-        most = grid_below(MOST_LOAD * capacity.requests_per_s)
-        if most < self.above:
-            return NoSustainedRate(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
-        if held is None or held.requests_per_s > most:
-            held, runs = self.group.serve(most, tpot_s, SEARCH_SEED), runs + 1
-        return self._sustained(held, capacity, grows=grows, runs=runs + 1)
+        """Return the highest rate in short runs."""
+        if not self.limits.latencies():
+            full = self.group.serve(self.most, self.estimate.tpot_s, SEARCH_SEED)
+            return self._sustained(full, grows=False, runs=1)
+        first = min(self.estimate.requests_per_s, self.most)
+        held, grows, runs = self._highest(first, self.estimate.tpot_s, SEARCH_SEED)
+        return held if isinstance(held, NoSustainedRate) else self._sustained(held, grows=grows, runs=runs)
 
     def confirmed(self, promised: SustainedRate) -> SustainedRate | NoSustainedRate:
         """Return the highest rate in long runs, beginning with one that short runs found."""
@@ -423,28 +458,28 @@ class _Search:
         held, grows, runs = self._highest(first, tpot_s, CONFIRM_SEED, number, resolved=_CONFIRMED)
         if isinstance(held, NoSustainedRate):
             return held
-        capacity = Capacity(requests_per_s=self.span.saturation_requests_per_s, bound=promised.capacity_bound)
-        return self._sustained(held, capacity, grows=grows, runs=promised.runs + runs)
+        return self._sustained(held, grows=grows, runs=promised.runs + runs)
 
-    def _sustained(self, held: Simulated, capacity: Capacity, *, grows: bool, runs: int) -> SustainedRate:
+    def _sustained(self, held: Simulated, *, grows: bool, runs: int) -> SustainedRate:
         """Return the answer, with what bounds it.
 
         Args:
             grows: whether the queue grows at the next higher rate, so that the capacity bounds and no limit.
         """
-        bound = capacity.bound
+        bound = self.capacity.bound
         over = held.over_limits(self.limits)
-        if over and not grows and held.requests_per_s < _NEAR_BOUND * MOST_LOAD * capacity.requests_per_s:
+        if over and not grows and held.requests_per_s < _NEAR_BOUND * self.most:
             bound = _LIMIT_NAMES[max(over, key=lambda name: over[name])]
         return SustainedRate(
             requests_per_s=held.requests_per_s,
-            saturation_requests_per_s=capacity.requests_per_s,
+            saturation_requests_per_s=self.capacity.requests_per_s,
             max_num_seqs=self.span.max_num_seqs,
+            most_num_seqs=self.span.most_num_seqs,
             simulated=held,
             runs=runs,
             alone_s=self.span.alone_s,
             bound=bound,
-            capacity_bound=capacity.bound,
+            capacity_bound=self.capacity.bound,
         )
 
     def _highest(
@@ -467,7 +502,8 @@ class _Search:
         while True:
             tries += 1
             run = self.group.serve(rate, tpot_s, seed, measured)
-            tpot_s = run.tpot_s.mean
+            if not run.queue_grows:  # one that grows fills all slots, and lower rates would begin with as many
+                tpot_s = run.tpot_s.mean
             holds = not run.queue_grows and max(run.over_limits(self.limits).values(), default=0.0) <= 1.0
             held, broken = (run, broken) if holds else (held, run)
             if held is None:
@@ -497,7 +533,7 @@ class _Search:
 
     def _raised(self, held: Simulated) -> float:
         """A rate at which the nearest limit is about reached, below saturation; that of `held` where it is near."""
-        most = MOST_LOAD * self.span.saturation_requests_per_s
+        most = self.most
         over = held.over_limits(self.limits)
         if max(over.values(), default=0.0) > 1.0 - _ROOM:
             return held.requests_per_s
