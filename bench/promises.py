@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 import rackline as rl
 from rackline.errors import InputError
 from rackline.search import Choice, Plan
@@ -43,7 +41,6 @@ MODELS = (
 TPOT_MS, TTFT_S = (10, 200), (0.3, 5.0)
 PLACES = ("@mean", "@p90", "@p99")
 NEAR = 1.05
-DRIFT = 2.0  # times the mean time to first token of the first quarter of a run that the last may have
 SEED = 77
 
 
@@ -120,10 +117,8 @@ def served_longer(best: Choice, plan: Plan, requests: int, *, highest: bool) -> 
 def ratios_of(run: Simulated, limits: Constraints) -> dict[str, float]:
     """Return each limited latency of a run over its limit; infinite for a queue that grows."""
     latencies = {"tpot_s": run.tpot_s, "ttft_s": run.ttft_s}
-    quarters = np.array_split(run.ttft_s.values, 4)
-    grows = run.queue_grows or quarters[-1].mean() > DRIFT * quarters[0].mean()
     ratios = {name: latencies[name].at(place) / limit_s for name, limit_s, place in limits.latencies()}
-    return {"queue": math.inf} | ratios if grows else ratios
+    return {"queue": math.inf} | ratios if run.queue_grows else ratios
 
 
 def share_of_highest(rate: float, passes: Callable[[float], bool]) -> float:

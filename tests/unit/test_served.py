@@ -256,27 +256,39 @@ def test_the_clock_runs_two_batches_as_the_engine_does(overlap: bool) -> None:
     assert clock.prompts(0, 0.0, 0.0, chunks, 8 * 16_000.0, 0.0) == pytest.approx(expected)
 
 
-def test_the_capacity_is_what_an_overloaded_server_finishes_in_the_long_run() -> None:
-    """Also of seven replicas that prefill at once, whose prompts end in bursts of some thirty."""
+@pytest.mark.parametrize(
+    ("layout", "prefill", "work"),
+    [
+        (Layout(), PrefillPool(layouts=[Layout(dp=7)]), Workload(input_len=199, output_len=3)),
+        (Layout(pp=4), None, Workload(input_len=110, output_len=202)),
+        (Layout(tp=2), None, Workload(input_len=1000, output_len=200)),
+    ],
+    ids=["bursts of prompts", "micro-batches", "one engine"],
+)
+def test_the_capacity_is_what_an_overloaded_server_finishes_in_the_long_run(
+    layout: Layout, prefill: PrefillPool | None, work: Workload
+) -> None:
+    """Also of seven replicas whose prompts end in bursts, and of micro-batches, each with slots of its own."""
     serves = system("llama-3.1-8b", on="dgx-h100", label=None, calibration="vllm", routing=Routing())
     found = planned(
         serves.model,
         serves.cluster,
-        Workload(input_len=199, output_len=3),
+        work,
         calibration=serves.calibration,
         constraints=Constraints(tpot_s=0.086),
-        prefill=PrefillPool(layouts=[Layout(dp=7)]),
-        search_space=SearchSpace(layouts=[Layout()]),
+        prefill=prefill,
+        search_space=SearchSpace(layouts=[layout]),
     )
     choice = found.best
     assert choice is not None
-    assert choice.serving == "disaggregated"
+    assert choice.serving == ("aggregated" if prefill is None else "disaggregated")
     service = Service(system=serves, prefill_system=serves, demand=found.demand)
     group = group_of(choice.estimate, service, choice.max_num_seqs)
     capacity = group.capacity(choice.tpot_s).requests_per_s
-    loop = OpenLoop(input_len=199, output_len=3, measured=40_000)
-    finish_s = np.sort(group.run(loop.requests(1.5 * capacity, 0, 1.0), 1).finish_s)
-    assert (30_000 - 10_000) / (finish_s[30_000] - finish_s[10_000]) == pytest.approx(capacity, rel=0.02)
+    loop = OpenLoop(input_len=round(work.input_len), output_len=round(work.output_len), measured=40_000)
+    finish_s = np.sort(group.run(loop.requests(1.5 * capacity / group.copies, 0, 1.0), 1).finish_s)
+    rate = group.copies * (30_000 - 10_000) / (finish_s[30_000] - finish_s[10_000])
+    assert rate == pytest.approx(capacity, rel=0.02)
 
 
 def test_the_same_gaps_at_every_rate_and_every_nth_of_them() -> None:

@@ -359,8 +359,6 @@ def _planned(question: PlanQuestion, engines: list[inputs.PlanInputs], use: Use,
     """
     found = answered_by(question, engines, watch, lambda plan: Planned(plan=plan, use=use))
     asked, plan, prefixes = found.asked, found.plan, found.prefixes
-    looser = asked.without_headroom()
-    without = None if looser is None else engine_choice.planned_under(looser).plan.best
     rows = None if asked.drafts is None else tuple(extensions.plan_speculation(plan, asked.drafts or None))
     starting = search_starting.Starting(
         plan=plan,
@@ -379,7 +377,8 @@ def _planned(question: PlanQuestion, engines: list[inputs.PlanInputs], use: Use,
         power_caps=found.power_caps or None,
         prefixes=prefixes,
         engines=found.engines,
-        risk=plan.best and likelihood.risk_of(plan.best, plan.system, plan.demand.limits, without),
+        risk=plan.best
+        and likelihood.risk_of(plan.best, plan.system, plan.demand.limits, engine_choice.cost_without_headroom(found)),
         misfit=None if plan.need is None else asked.misfit(),
         sample=_sample(question, plan),
     )

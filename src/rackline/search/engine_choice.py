@@ -33,10 +33,12 @@ class EngineAnswer:
         power_caps: those tried for the least energy; empty if the objective is dollars.
         prefixes: those that the best deployment caches; None where prompts do not repeat.
         engines: the engine next to the others, by estimates; None if there was no choice.
+        estimates: contenders by estimates; None where the hits of a cache or the least energy were searched with them.
     """
 
     asked: PlanInputs
     plan: Plan
+    estimates: Contenders | None = None
     power_caps: tuple[Tried, ...] = ()
     prefixes: KeptPrefixes | None = None
     engines: ComparedEngines | None = None
@@ -52,6 +54,8 @@ def planned_under(
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
     caps: tuple[Tried, ...] = ()
+    if estimates is None and asked.keeping is None and asked.demand.objective != "joules":
+        estimates = asked.contenders()
 
     def planned(at: PlanInputs) -> Plan:
         nonlocal caps
@@ -70,7 +74,33 @@ def planned_under(
         )
         if prefixes is not None and plan.best is not None:
             prefixes = with_served_sessions(prefixes, plan, plan.best, asked.keeping)
-    return EngineAnswer(asked=asked, plan=plan, power_caps=caps, prefixes=prefixes)
+    return EngineAnswer(asked=asked, plan=plan, estimates=estimates, power_caps=caps, prefixes=prefixes)
+
+
+_SAME_COST = 0.005
+"""Difference of the cheapest estimates below which headroom changes nothing [1]."""
+
+
+def cost_without_headroom(answer: EngineAnswer) -> float | None:
+    """Return what the cheapest would cost if predictions might reach the limits [USD per million output tokens].
+
+    It is searched and simulated only where a limit bounds the answer, or the cheapest estimate is another.
+
+    Returns:
+        None where predictions may reach them already, and where there is no answer.
+    """
+    looser, best, estimates = answer.asked.without_headroom(), answer.plan.best, None
+    if looser is None or best is None:
+        return None
+    own = answer.estimates
+    if own is not None and own.best is not None:
+        estimates = looser.contenders()
+        cheapest = estimates.best or own.best
+        bound = best.sustained is None or best.sustained.bound in ("time per output token", "time to first token")
+        if not bound and cheapest.usd_with_leftover >= (1.0 - _SAME_COST) * own.best.usd_with_leftover:
+            return best.usd_with_leftover
+    without = planned_under(looser, estimates).plan.best
+    return None if without is None else min(without.usd_with_leftover, best.usd_with_leftover)
 
 
 def choose_engine(

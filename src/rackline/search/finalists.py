@@ -87,6 +87,7 @@ def _cheapest_on(
 
 _OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
 _OFF_POOLS = 1.3
+_WITH_OTHER_SLOTS = 3  # cheapest deployments that are tried with other numbers of running sequences
 _OTHER_SLOTS = (0.5, 0.75, 0.9, 1.5, 3.0)  # times the running sequences: fewer are faster, more leave none waiting
 
 
@@ -98,8 +99,8 @@ Finalist = tuple[
 def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Finalist]:
     """Simulate the cheapest of each kind, the cheapest kind first.
 
-    An option is simulated to the end unless it cannot be cheaper than what was: because its passes alone cost more
-    (`most_rate`), or because its limits break in simulation at the rate at which it would cost as much.
+    An option is simulated to the end unless it cannot be cheaper than what was: because the rate at which it would
+    cost as much is above 95 % of its capacity, or because its limits break there.
 
     Args:
         service: what all of them share.
@@ -145,6 +146,7 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], leader: Choic
         leader: the cheapest of the other kinds that was simulated; None before there is one.
     """
     best, unserved, reason = None, None, ""
+    held: list[Choice] = []
     least = float("inf") if leader is None else leader.usd_with_leftover
     for choice in choices:
         off = _OFF_POOLS if choice.serving == "disaggregated" else _OFF
@@ -155,29 +157,38 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], leader: Choic
         found = sustained_rate(choice.estimate, service, _rate_of(choice, least * near, service))
         if isinstance(found, SustainedRate):
             served = _with_served_leftover(choice.with_sustained_rate(found), service)
-            best = served if best is None else simplest([best, served], lambda choice: choice.usd_with_leftover)
+            held.append(served)
+            best = simplest(held, lambda choice: choice.usd_with_leftover)
             least = min(least, served.usd_with_leftover)
         elif found.simulated:
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
-    best = _with_other_slots(best, service) if best else unserved
-    return best, "" if best is not None else reason
+    if best is None:
+        return unserved, "" if unserved is not None else reason
+    if service.demand.limits.latencies():
+        for choice in sorted(held, key=lambda choice: choice.usd_with_leftover)[:_WITH_OTHER_SLOTS]:
+            if choice.usd_with_leftover < _OFF * best.usd_with_leftover:
+                held += _with_other_slots(choice, best, service)
+        best = simplest(held, lambda choice: choice.usd_with_leftover)
+    return best, ""
 
 
-def _with_other_slots(best: Choice, service: Service) -> Choice:
-    """Return the choice with the cap of running sequences, of a few others, at which it serves most."""
-    first = best.sustained
-    if first is None or not service.demand.limits.latencies():
-        return best
+def _with_other_slots(choice: Choice, best: Choice, service: Service) -> list[Choice]:
+    """Return a choice with other caps of running sequences, as far as it is cheaper than the best so far."""
+    first = choice.sustained
+    if first is None:
+        return []
+    cheaper: list[Choice] = []
     counts = [first.max_num_seqs + 1, *(int(first.max_num_seqs * share) for share in _OTHER_SLOTS)]
     others = dict.fromkeys(min(max(count, 1), first.most_num_seqs) for count in counts)
     for slots in (count for count in others if count != first.max_num_seqs):
-        rate = best.requests_per_s * (1.0 + RESOLVED)
-        found = sustained_rate(best.estimate, service, rate, max_num_seqs=slots)
+        least = min(one.usd_with_leftover for one in (best, *cheaper))
+        rate = _rate_of(choice, (1.0 - RESOLVED) * least, service)
+        found = sustained_rate(choice.estimate, service, rate, max_num_seqs=slots)
         if isinstance(found, SustainedRate):
-            best = best.with_sustained_rate(found)
-    return best
+            cheaper.append(choice.with_sustained_rate(found))
+    return cheaper
 
 
 def _rate_of(choice: Choice, usd: float, service: Service) -> float:

@@ -23,11 +23,11 @@ def intervals_of(candidate: Candidate | Choice, system: System) -> list[Interval
     return intervals(predicted, evidence_of(system, candidate.layout_kind))
 
 
-def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice | None = None) -> Risk | None:
+def risk_of(choice: Choice, system: System, limits: Constraints, usd_without: float | None = None) -> Risk | None:
     """Return how likely a deployment meets its limits; None where no measured server is like it.
 
     Args:
-        without: the cheapest without headroom.
+        usd_without: cost of the cheapest without headroom [USD per million output tokens].
     """
     if not has_servers(system):
         return None
@@ -54,5 +54,5 @@ def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice
         limits=tuple(risks),
         confidence=limits.headroom and limits.headroom.share,
         usd=choice.usd_with_leftover,
-        usd_without=without and without.usd_with_leftover,
+        usd_without=usd_without,
     )

@@ -1,47 +1,24 @@
 """The request rate that `plan` promises: the highest at which a deployment keeps its limits in simulation.
 
-`sustained_rate` searches it, and `most_requests_per_s` rules out what cannot be of use.
-
-A replica's ranks and micro-batches step together, and a pass takes as long as the slowest of them. So over a long time
-T its passes last at least as long as those of the mean rank: with n_k sequences decoding and c_k prompt tokens in pass
-k, and X requests served,
-
-    T = sum t_k,    sum n_k = X · (output_len - 1) / tokens per step,    sum c_k = X · new tokens
-
-**Decoding.** t_k is at least the step of n_k sequences alone, so a token takes sum t_k / sum n_k >= E[step(n) / n] of a
-replica's time, on average over tokens. A sequence waits in each of its steps for the whole pass, so E[step(n)] is at
-most its time per output token. Both hold for any sequence of batches; the least of E[step(n) / n] with E[step(n)] up to
-the limit is the lower convex envelope of the points (step(n), step(n) / n), n up to the slots, at the limit. A
-percentile limits that share of the requests; the others may be as slow as they like.
-
-**Prompts.** A pass takes at least as long as the arithmetic of its prompt tokens: at least the marginal time of a
-prompt in a large pass, in which weights, launches and latencies are spread over the most tokens.
-
-Schedulers that run prompts in passes of their own take the sum of both. Where prompts and decode tokens share passes,
-be it those of other ranks, prompts may use the arithmetic that decoding leaves idle: it is at least the longer of both.
-
-Sources: Dantzig 1957 for the envelope (a linear programme with one constraint mixes two of its columns); Williams et
-al. 2009, roofline, for the longer of traffic and arithmetic.
-
-The estimate of the search says about which rate that is. Latency grows with the rate as A / (1 - r / s), which both a
-queue and a batch do whose size follows the rate. So 1 / latency is about a line in the rate, and where it crosses a
-limit is the next rate to try, above as below. All rates see the same inter-arrival times, scaled. Rates have five
-significant digits, so that the last bit of a latency, which depends on the processor, does not move the next rate.
+First the capacity of an endless queue is simulated; no more than 95 % of it is promised. Then the rate is searched,
+from the estimate of the search. Latency grows with the rate as A / (1 - r / s), which both a queue and a batch do whose
+size follows the rate. So 1 / latency is about a line in the rate, and where it crosses a limit is the next rate to try,
+above as below. All rates see the same inter-arrival times, scaled. Rates have five significant digits, so that the last
+bit of a latency, which depends on the processor, does not move the next rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import assert_never
 
 import numpy as np
 
 from rackline.errors import RacklineError
 from rackline.parallel.work import most_sequences
 from rackline.passes import Batch
-from rackline.passes.features import Array, as_array
+from rackline.passes.features import Array
 from rackline.rounding import grid_above, grid_below
 from rackline.search.candidate import Candidate, PoolPair
 from rackline.search.estimates import engine_points
@@ -49,162 +26,9 @@ from rackline.search.points import OperatingPoints
 from rackline.search.rate_capacity import rate_between
 from rackline.search.served import LONG_RUN, Bound, Capacity, Group, Service, Simulated, group_of
 from rackline.search.space import SearchSpace, Space
-from rackline.serving.workload import Workload
-from rackline.simulation import Pool, TableClock
-from rackline.simulation.clock import Chunk, Clock
 from rackline.system import Constraints
 
-_EVERY = 16  # sequences up to which each number is evaluated; then in steps of _RATIO
-_RATIO = 1.05
 _GRID, _BETWEEN = 24, 64  # numbers of slots that are tried, and between two of them
-_LARGE = 1 << 17  # tokens of a pass in which nothing but arithmetic and traffic of its tokens counts
-
-
-def most_requests_per_s(group: Group, *limits: Constraints) -> list[float]:
-    """Upper bounds of the rate of a deployment within limits on the time per output token [requests/s].
-
-    Limits on the time to first token are left out. 0 where not even a sequence that is alone is fast enough.
-    """
-    work, pool = group.workload, group.pool
-    outputs_s = [(work.output_len - 1.0) * each for each in decode_s(pool, work, limits)]
-    if group.prefill is not None:
-        prompts = group.prefill.pool.replicas / prompt_s(group.prefill.pool, work)
-        return [group.copies * min(pool.replicas / decoding, prompts) for decoding in outputs_s]
-    each_s = prompt_s(pool, work)
-    match pool.policy.passes:
-        case "mixed":
-            passes_s = [max(part, each_s) for part in outputs_s]
-        case "prompts_first" if pool.ranks * pool.micro_batches > 1 and pool.clock.verified == 1:
-            # ranks that decode beside the prompts of another do the work of its experts, but not its own decoding
-            own_s = prompt_s(pool, work, others=False)
-            passes_s = [max(each_s, part + own_s) for part in outputs_s]
-        case "prompts_first" | "batch":
-            passes_s = [part + each_s for part in outputs_s]
-        case _:
-            assert_never(pool.policy.passes)
-    return [group.copies * pool.replicas / one_s for one_s in passes_s]
-
-
-def decode_s(pool: Pool, work: Workload, limits: Sequence[Constraints]) -> list[float]:
-    """Lower bounds of a replica's time per output token within each limit, over all sequences that decode in it [s].
-
-    Steps are those at the shortest context where they are held against the limit, and at the mean one where they are
-    added up: requests may be short where many decode together.
-    """
-    clock, total = pool.clock, _totals(pool, work)
-    short, mean = _contexts(clock, work)
-    # of some sequences on all ranks, the fullest rank has at least the mean number, rounded up
-    shortest, each = (
-        np.array([_step_s(clock, -(-count // pool.ranks), context, float(count * clock.verified)) for count in total])
-        for context in (short, mean)
-    )
-    # any number between two of these takes at least the step of the smaller, for less than the larger
-    per_step = (np.append(total[1:], total[-1] + 1) - 1.0) * pool.micro_batches * clock.tokens_per_step
-    per_token = each / per_step
-    least, found = float(np.min(per_token)), list[float]()
-    for one in limits:
-        if one.tpot_s is None:
-            found.append(least)
-            continue
-        share_kept, longer = _within(work, one.tpot_percentile)
-        kept = _envelope(shortest / clock.tokens_per_step, per_token, one.tpot_s * longer)
-        found.append(kept if np.isinf(kept) else share_kept * kept + (1.0 - share_kept) * least)
-    return found
-
-
-def prompt_s(pool: Pool, work: Workload, *, others: bool = True) -> float:
-    """Lower bound of a replica's time per prompt [s].
-
-    Args:
-        others: whether all ranks run prompts at once; else what one rank takes that runs prompts alone.
-    """
-    clock = pool.clock
-    new = max(round(work.new_tokens), 1)
-    before = max(round(work.input_len) - new, 0)
-
-    def pass_s(prompts: int) -> float:
-        chunks = [Chunk(new, before)] * prompts
-        return clock.prompts(0, 0.0, 0.0, chunks, float((pool.ranks if others else 1) * prompts * new), 0.0)
-
-    most = max(_LARGE // new, 2)
-    counts = [*np.unique(np.geomspace(1, most, 8).astype(int)).tolist(), 2 * most]
-    seconds = [pass_s(count) for count in counts]
-    marginal = (seconds[-1] - seconds[-2]) / (counts[-1] - counts[-2])
-    least = min(marginal, *(second / count for second, count in zip(seconds, counts, strict=True)))
-    if isinstance(clock, TableClock):
-        stack = clock.engine.stack
-        # decode tokens beside them, or a CUDA graph, keep a pass from slowing down
-        if stack.graphs.held_tokens or pool.policy.passes == "mixed":
-            least /= max(stack.graphs.prefill_slowdown, 1.0)
-    return least / (pool.ranks * pool.micro_batches)
-
-
-def _totals(pool: Pool, work: Workload) -> list[int]:
-    """Sequences on all ranks that share a pass: one, and more up to what has a slot and a place in memory."""
-    most = pool.spec.max_num_seqs
-    if pool.spec.grows:
-        shortest = work.input_len if work.mixture is None else float(np.min(work.mixture.input_len))
-        most = max(min(most, int(pool.spec.pool_tokens // shortest)), 1)
-    most *= pool.ranks
-    count = int(np.log(max(most / _EVERY, 1.0)) / np.log(_RATIO)) + 2
-    found = {*range(1, _EVERY + 1), *np.geomspace(_EVERY, max(most, _EVERY), count).astype(int).tolist(), most}
-    return sorted(total for total in found if total <= most)
-
-
-def _contexts(clock: Clock, work: Workload) -> tuple[float, float]:
-    """The shortest context of a step, and the mean one over all tokens, at which it reads no more than they do."""
-    inputs, outputs, shares = (
-        (np.array([work.input_len]), np.array([work.output_len]), np.ones(1))
-        if work.mixture is None
-        else (work.mixture.input_len, work.mixture.output_len, work.mixture.shares)
-    )
-    short = float(np.min(inputs))
-    tokens = shares * (outputs - 1.0)
-    mean = float(tokens @ (inputs + 0.5 * (outputs - 2.0)) / tokens.sum())
-    kinds = clock.table.kinds if isinstance(clock, TableClock) else ()
-    return short, mean if all(kind.start <= short for kind in kinds) else short
-
-
-def _step_s(clock: Clock, sequences: int, context: float, group_tokens: float) -> float:
-    """A decode step of a rank whose sequences have one context [s]."""
-    line, kv = clock.line(sequences, group_tokens), sequences * context
-    if line is not None and kv >= line.from_kv and context >= line.from_context:
-        return line.base_s + line.per_kv_s * kv + line.per_longest_s * context
-    return float(clock.steps(np.full(sequences, context), np.zeros(1), group_tokens)[0])
-
-
-def _within(work: Workload, percentile: float | None) -> tuple[float, float]:
-    """Share of the tokens that keep a limit on requests, and how far their mean may be above it [ratio].
-
-    Long answers have more of the tokens than of the requests, by their length over the mean.
-
-    >>> from rackline.serving.workload import Mixture
-    >>> work = Workload.of_mixture(Mixture.of(1.0, np.array([9.0, 9.0]), np.array([3.0, 9.0])))
-    >>> _within(work, None), _within(work, 75.0)  # 2 and 8 tokens behind the first one, 5 on average
-    ((1.0, 1.6), (0.6, 1.0))
-    """
-    heavy = 1.0
-    if work.mixture is not None:
-        heavy = float(np.max(work.mixture.output_len) - 1.0) / (work.output_len - 1.0)
-    if percentile is None:
-        return 1.0, heavy
-    return max(1.0 - heavy * (1.0 - percentile / 100.0), 0.0), 1.0
-
-
-def _envelope(x: Array, y: Array, at: float) -> float:
-    """The lower convex envelope of points, nowhere rising, at a place; infinite before the first of them."""
-    if at < float(np.min(x)):
-        return float("inf")
-    order = np.lexsort((y, x))
-    hull: list[tuple[float, float]] = []
-    for px, py in zip(as_array(x[order]).tolist(), np.minimum.accumulate(y[order]).tolist(), strict=True):
-        while len(hull) > 1 and (hull[-1][0] - hull[-2][0]) * (py - hull[-2][1]) <= (hull[-1][1] - hull[-2][1]) * (
-            px - hull[-2][0]
-        ):
-            hull.pop()
-        if not hull or px > hull[-1][0]:
-            hull.append((px, py))
-    return float(np.interp(at, [point[0] for point in hull], [point[1] for point in hull]))
 
 
 MOST_LOAD = 0.95
@@ -293,11 +117,6 @@ def sustained_rate(
     group, span = served
     above = grid_above(above)
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
-    (most,) = most_requests_per_s(group, limits)
-    if above > 0.0 and most <= above:
-        costs = f"cost at least {above / most:.3g} times as much" if most else "are too slow"
-        off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
-        return NoSustainedRate(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
     capacity = group.capacity(estimate.tpot_s)
     if grid_below(MOST_LOAD * capacity.requests_per_s) < above:
         full = f"more than {100.0 * MOST_LOAD:.0f} % full"
@@ -328,13 +147,11 @@ def confirmed_rate(
 
 
 def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
-    """Upper bound of the rate within the limit on the time per output token; infinite where it cannot be simulated
-    [requests/s].
-    """
-    found = _group_with_slots(estimate, service)
-    if isinstance(found, str):
-        return float("inf")
-    return most_requests_per_s(found[0], service.demand.limits.of_predictions(estimate.layout_kind))[0]
+    """Return the most that is promised of the capacity; infinite where it cannot be simulated [requests/s]."""
+    served = _group_with_slots(estimate, service)
+    if isinstance(served, str):
+        return inf
+    return MOST_LOAD * served[0].capacity(estimate.tpot_s).requests_per_s
 
 
 def _group_with_slots(
@@ -362,7 +179,7 @@ def _group_with_slots(
 def span_of(estimate: Candidate | PoolPair, service: Service) -> Span:
     """Return the slots of an engine, and what a request takes that is alone.
 
-    As many slots as memory holds, up to twice the mean batch and 8 more for bursts, but not more than keep the limit on
+    As many slots as memory holds, up to twice the mean batch and 8 more for bursts, but not more than meet the limit on
     the time per output token while all of them are taken.
     """
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
