@@ -46,7 +46,7 @@ def test_what_cannot_win_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> N
     none = sustained_rate(choice.estimate, service, above=1.3 * rate)
     assert isinstance(none, NoSustainedRate)
     assert len(runs) == 1
-    assert "at that rate it is more than 95 % full" in none.reason
+    assert "more than 95 % of its capacity" in none.reason
     again = sustained_rate(choice.estimate, service, above=0.9 * rate, max_num_seqs=choice.max_num_seqs)
     assert isinstance(again, SustainedRate)
     assert again.requests_per_s == pytest.approx(rate, rel=0.1)  # short runs may promise a little more or less

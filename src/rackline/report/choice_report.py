@@ -390,15 +390,14 @@ def other_kind(plan: Plan) -> Prose | None:
         reason = (plan.disaggregated.reason if plan.disaggregated else "") if apart else plan.reason
         return Prose(f"{what}: {reason}", style="dim") if reason else None
     usd = other.whole.usd_per_mtok_output_all_in
+    if other.sustained is None:  # an estimate compares with an estimate
+        ratio = usd / best.estimate.usd_per_mtok_output_all_in
+        text = f"{what}: {replica_label(other)}, {written(ratio)} times as much by {BASIS[other.basis]}"
+        return Prose(f"{text}{'; ' if ratio >= 1.0 else ', but '}{other.not_simulated}", style="dim")
     times = f"{written(usd / best.whole.usd_per_mtok_output_all_in)} times as much"
-    text = f"{what}: {replica_label(other)}, {money(usd, plan.priced)} per M output tokens"
-    cheaper = plan.cost_of(other) < plan.cost_of(best)
-    if other.sustained is None:
-        if cheaper:
-            return Prose(f"{text} by {BASIS[other.basis]}, but {other.not_simulated}", style="dim")
-        text += f", {times} by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}"
-        return Prose(text, style="dim")
-    text += f", {times}" + (f" (a tie within {percent(TIE)}, and the answer is simpler)" if cheaper else "")
+    text = f"{what}: {replica_label(other)}, {money(usd, plan.priced)} per M output tokens, {times}"
+    if plan.cost_of(other) < plan.cost_of(best):
+        text += f" (a tie within {percent(TIE)}, and the answer is simpler)"
     found = other.sustained.simulated
     latencies = ", ".join(
         f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"

@@ -257,14 +257,16 @@ def _pass_line(name: str, time: PassTime) -> str:
 
 
 def _second(plan: Plan, best: Choice) -> Text:
-    """The other kind of serving, and the next layout of the same kind."""
+    """The other kind of serving, and the next layout of the same kind; both estimates, so that they compare."""
     other = other_kind(plan)
     lines = [] if other is None else [other.text]
-    if len(plan.ranked) > 1 and best.serving == "aggregated":
-        one = plan.ranked[1]
-        cost = f"{money(one.usd_per_mtok_output_all_in, plan.priced)} per M output"
-        where = f"{replica_label(one)} · {one.precision.short()}"
-        lines.append(Text(f"{where}, {cost}, {format_seconds(one.tpot_s)} a token", style="dim"))
+    layouts = [(one, (one.layout, one.precision.label)) for one in plan.ranked]
+    following = next((one for one, key in layouts if key != (best.layout, best.precision.label)), None)
+    if following is not None and best.serving == "aggregated":
+        ratio = following.usd_per_mtok_output_all_in / best.estimate.usd_per_mtok_output_all_in
+        where = f"another layout: {replica_label(following)} · {following.precision.short()}"
+        why = "" if ratio >= 1.0 else ", but not when simulated"
+        lines.append(Text(f"{where}, {written(ratio)} times as much by estimates{why}", style="dim"))
     return Text("\n").join(lines)
 
 

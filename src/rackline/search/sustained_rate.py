@@ -119,8 +119,8 @@ def sustained_rate(
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
     capacity = group.capacity(estimate.tpot_s)
     if grid_below(MOST_LOAD * capacity.requests_per_s) < above:
-        full = f"more than {100.0 * MOST_LOAD:.0f} % full"
-        return NoSustainedRate(reason=f"it cannot be cheaper: at that rate it is {full}")
+        most = f"more than {100.0 * MOST_LOAD:.0f} % of its capacity"
+        return NoSustainedRate(reason=f"to win it would have to serve {above:.3g} requests/s, {most}")
     search = _Search(estimate=estimate, span=span, group=group, limits=limits, above=above, capacity=capacity)
     return search.answer()
 
