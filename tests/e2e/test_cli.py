@@ -253,11 +253,11 @@ def test_plan_takes_the_calibration_of_the_chip(capsys: pytest.CaptureFixture[st
         chosen = data["calibration"]
         assert chosen == name or name == "auto"
         seconds[name] = data["best"]["decode"]["seconds"] / data["best"]["batch_size"]
-        usd[name] = data["best"]["usd_per_mtok_output"]
+        usd[name] = data["best"]["usd_per_mtok_output_all_in"]
         if name == "auto":
             default = chosen
     assert seconds["auto"] == seconds[default]
-    assert usd[default] <= 1.1 * min(usd[name] for name in ("trtllm", "sglang", "vllm"))
+    assert usd[default] <= 1.15 * min(usd[name] for name in ("trtllm", "sglang", "vllm"))
     assert len(set(seconds.values())) == 4
     text = " ".join(call(capsys, *base, "--on", "tpu-v5e-16", "--precision", "int8").split())
     assert "calibration xla (derived): Dense products as XLA compiles them for TPUs" in text

@@ -134,7 +134,7 @@ def test_a_tier_of_a_small_batch_is_not_sold(capsys: pytest.CaptureFixture[str])
     tiers = data(capsys, *arguments)["tiers"]
     for tier in tiers:
         assert bool(tier["reason"]) == (tier["batch_size"] < 16) == (tier["usd_per_mtok_output"] is None)
-    long = [tier for tier in tiers if tier["until_len"] == 1e5]
+    long = [tier for tier in tiers if tier["until_len"] == 1e5 and not tier["reason"].startswith("no way is 1.5 times")]
     most = max(tier["batch_size"] for tier in long)
     assert all(tier["reason"].startswith("not sold: $") for tier in long)
     assert all(tier["reason"].endswith(f"memory holds no more than {most:,.0f}") for tier in long)
