@@ -6,7 +6,7 @@ Each of `count` random questions is answered, then asked again with one thing fi
 admission, the layout of the answer or one next to it, the other kind of serving, one precision of several, a cap of
 running sequences next to the answer's. None may cost less. Where one does by more than `RESOLVED`, to which rates are
 found, both are served again with `SEEDS` other random seeds: the highest rate of each with the same arrivals. The pair
-is a miss where the interval of the mean of the logarithm of their costs, with Student's t, lies above 0.
+is a miss where the interval of the mean of the logarithm of their costs, with Student's t, lies above a tie.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rackline.api.plan import Planned
 from rackline.errors import RacklineError
 from rackline.files import write_text
 from rackline.search import Choice, Plan
+from rackline.search.choice import TIE
 from rackline.search.estimates import MORE_SLOTS
 from rackline.search.served import Group, Service, group_of
 from rackline.search.sustained_rate import SustainedRate, sustained_rate
@@ -179,7 +180,7 @@ def _compared(asked: dict[str, Any], fixed: str, plan: Plan, other: Choice | Non
     if plan.best.sustained is None or other.sustained is None:
         return replace(then, outcome="not simulated")
     low, high = paired_interval(plan, plan.best, other)
-    return replace(then, low=low, high=high, outcome="miss" if low > RESOLVED else "within the interval")
+    return replace(then, low=low, high=high, outcome="miss" if low > TIE else "within the interval")
 
 
 def service_of(plan: Plan) -> Service:
@@ -205,9 +206,11 @@ def paired_interval(plan: Plan, best: Choice, other: Choice) -> tuple[float, flo
 def highest(group: Group, plan: Plan, choice: Choice, seed: int) -> float:
     """The highest rate within the limits with one seed, to half of what is resolved [requests/s]."""
 
+    limits = plan.demand.limits.of_predictions(choice.layout_kind)
+
     def holds(rate: float) -> bool:
         run = group.serve(rate, choice.tpot_s, seed)
-        return not run.queue_grows and max(run.over_limits(plan.demand.limits).values(), default=0.0) <= 1.0
+        return not run.queue_grows and max(run.over_limits(limits).values(), default=0.0) <= 1.0
 
     low, high = 0.5 * choice.requests_per_s, 1.5 * choice.requests_per_s
     while high > low * (1.0 + 0.5 * RESOLVED):

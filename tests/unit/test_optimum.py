@@ -30,7 +30,7 @@ def test_a_cheaper_neighbour_would_be_noticed() -> None:
     plan, better = optimum.served(asked), optimum.served({**asked, "mode": ["chunked=512"]})
     compared = optimum._compared(asked, "mode=chunked=512", plan, better.best)
     assert compared.outcome == "miss"
-    assert compared.low > optimum.RESOLVED
+    assert compared.low > optimum.TIE
 
 
 @pytest.mark.parametrize("full", [1.3, 2.0, 40.0])

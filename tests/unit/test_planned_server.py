@@ -158,7 +158,7 @@ def _changed(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("best.precision.label", 8),
         ("usd_per_chip_hour", "x"),
         ("cache_hit", 2.0),
-        ("calibration", None),
+        ("best.precision", None),
     ],
 )
 def test_an_answer_with_a_defect_is_refused(dense: dict[str, Any], tmp_path: Path, path: str, value: Any) -> None:

@@ -17,7 +17,7 @@ from rackline.files import parse_json, read_text
 from rackline.late import late
 
 with late:
-    from rackline import catalog, parallel
+    from rackline import parallel
 
 
 T = TypeVar("T")
@@ -147,10 +147,10 @@ def repeat_plan(plan: Reader, watch: Watch) -> SimulateQuestion:
         for name in options(SimulateQuestion)
         if (name in both or name in _SHARED) and name in asked.changed()
     }
-    if asked.engine not in ("auto", ANY_ENGINE):
-        values["engine"] = asked.engine
+    # of "auto" all commands take the same engine and its numbers
     values |= {
-        "calibration": _calibration(plan, asked),
+        "engine": plan.get("engine", str) if asked.engine == ANY_ENGINE else asked.engine,
+        "calibration": asked.calibration,
         "precision": plan.get("best.precision.label", str),
         "layout": _layout(plan, "best.layout"),
         "replicas": plan.get("best.layout.dp", int),
@@ -203,14 +203,6 @@ def _policy(plan: Reader, path: str) -> str:
     if plan.maybe(f"{path}.alignment") is not None:
         name = f"{plan.get(f'{path}.alignment.name', str)}={plan.get(f'{path}.alignment.passes', int)}"
     return name.replace("_", "-") + (",overlap" if plan.get(f"{path}.two_batch_overlap", bool) else "")
-
-
-def _calibration(plan: Reader, asked: PlanQuestion) -> Any:
-    """The numbers of the engine that the plan took; what the question named where it named some."""
-    label = plan.get("calibration", str)
-    if asked.calibration != "auto":
-        return asked.calibration
-    return label if label.partition("=")[0] in catalog.names("calibrations") else "auto"
 
 
 def _lengths(plan: Reader, asked: PlanQuestion, watch: Watch) -> dict[str, Any]:

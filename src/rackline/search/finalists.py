@@ -87,6 +87,7 @@ def _cheapest_on(
 
 _OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
 _OFF_POOLS = 1.3
+_MOST_CONFIRMED = 3  # further choices of a kind that a long run confirms, where it makes the first one dearer
 _WITH_OTHER_SLOTS = 3  # cheapest deployments that are tried with other numbers of running sequences
 _OTHER_SLOTS = (0.5, 0.75, 0.9, 1.5, 3.0)  # times the running sequences: fewer are faster, more leave none waiting
 
@@ -110,12 +111,35 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Fin
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
     leader: Choice | None = None
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
-        best, reason = _first_that_holds(service, kinds[index], leader)
-        best = best and _confirmed(best, service)
-        finalists[index] = best, reason
+        held, unserved, reason = _held(service, kinds[index], leader)
+        best = _cheapest_confirmed(held, service) if held else unserved
+        finalists[index] = best, reason if best is None else ""
         if best is not None and best.sustained is not None:
             leader = min(filter(None, (leader, best)), key=lambda choice: choice.usd_with_leftover)
     return finalists
+
+
+def _cheapest_confirmed(held: Sequence[Choice], service: Service) -> Choice:
+    """Return the cheapest after long runs, which some short runs promise too much for.
+
+    Args:
+        held: choices at the rates of short runs, at least one.
+    """
+    first = simplest(held, lambda choice: choice.usd_with_leftover)
+    confirmed = [_confirmed(first, service)]
+    others = sorted((choice for choice in held if choice is not first), key=lambda choice: choice.usd_with_leftover)
+    for choice in others[:_MOST_CONFIRMED]:
+        best = _best_of(confirmed)
+        if best.sustained is not None and choice.usd_with_leftover >= (1.0 - RESOLVED) * best.usd_with_leftover:
+            break
+        confirmed.append(_confirmed(choice, service))
+    return _best_of(confirmed)
+
+
+def _best_of(choices: Sequence[Choice]) -> Choice:
+    """Return the cheapest of those that were simulated, the simpler one of a tie; the first where none was."""
+    sure = [choice for choice in choices if choice.sustained is not None]
+    return simplest(sure, lambda choice: choice.usd_with_leftover) if sure else choices[0]
 
 
 def _confirmed(best: Choice, service: Service) -> Choice:
@@ -137,13 +161,18 @@ def _confirmed(best: Choice, service: Service) -> Choice:
     return replace(best, leftover=replace(leftover, choice=engine.with_sustained_rate(rate)))
 
 
-def _first_that_holds(service: Service, choices: Sequence[Choice], leader: Choice | None) -> Finalist:
-    """Return the cheapest that holds its limits, of all whose estimates may be off by enough to win.
+def _held(
+    service: Service, choices: Sequence[Choice], leader: Choice | None
+) -> tuple[list[Choice], Choice | None, str]:
+    """Return those that hold their limits in short runs, of all whose estimates may be off by enough to win.
 
     A simpler deployment wins where it costs at most `TIE` more.
 
     Args:
         leader: the cheapest of the other kinds that was simulated; None before there is one.
+
+    Returns:
+        (the choices, the first that was not simulated to the end, why none holds).
     """
     best, unserved, reason = None, None, ""
     held: list[Choice] = []
@@ -164,14 +193,11 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], leader: Choic
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
-    if best is None:
-        return unserved, "" if unserved is not None else reason
-    if service.demand.limits.latencies():
+    if best is not None and service.demand.limits.latencies():
         for choice in sorted(held, key=lambda choice: choice.usd_with_leftover)[:_WITH_OTHER_SLOTS]:
             if choice.usd_with_leftover < _OFF * best.usd_with_leftover:
                 held += _with_other_slots(choice, best, service)
-        best = simplest(held, lambda choice: choice.usd_with_leftover)
-    return best, ""
+    return held, unserved, reason
 
 
 def _with_other_slots(choice: Choice, best: Choice, service: Service) -> list[Choice]:

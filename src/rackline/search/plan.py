@@ -53,6 +53,7 @@ class Plan:
     json_keys: ClassVar = (
         "model=system.model.name",
         "cluster=system.cluster.name",
+        "engine=system.stack.name",
         "calibration=system.calibration.label",
         "evidence=system.calibration.evidence",
         "input_len=demand.workload.input_len",
