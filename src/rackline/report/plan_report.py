@@ -51,8 +51,12 @@ from rackline.units import format_bytes, format_seconds, several, spaced_quantit
 LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
 
 
-def pool_table(choice: Choice) -> Group | None:
-    """Chips, load and memory of each pool, and the cache that moves between them; None of one engine."""
+def pool_table(choice: Choice, handover_s: float) -> Group | None:
+    """Return chips, load and memory of each pool, and what moving a request between them takes; None of one engine.
+
+    Args:
+        handover_s: that a request waits for beside its passes and its cache [s].
+    """
     pair = choice.estimate
     if not isinstance(pair, PoolPair):
         return None
@@ -75,7 +79,8 @@ def pool_table(choice: Choice) -> Group | None:
     sent = pair.transfer
     how = f"{format_bytes(sent.kv_bytes)} over {LEVELS[sent.level]} in {format_seconds(sent.seconds)}"
     table = Sheet("pools", columns, rows, title="the two pools")
-    return Group(table, Prose(f"KV cache of a prompt: {how}", style="dim"))
+    handed = "" if not handover_s else f"; handing a request over takes {format_seconds(handover_s)} more (fitted)"
+    return Group(table, Prose(f"KV cache of a prompt: {how}{handed}", style="dim"))
 
 
 FRONT_ROWS = 12
@@ -108,7 +113,7 @@ def plan_report(
             key_numbers(plan, best),
             bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk) if bands else None,
             stacked(served_table(best), estimate_line(best), other_kind(plan)),
-            pool_table(best) if best.serving == "disaggregated" else None,
+            pool_table(best, plan.system.stack.arrivals.handover_s) if best.serving == "disaggregated" else None,
             memory_table(best.inside.memory, "memory of the fullest chip"),
             *_passes(plan, best),
             _floors(plan, best),
