@@ -87,6 +87,7 @@ def _cheapest_on(
 
 _OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
 _OFF_POOLS = 1.3
+_MOST_AGAIN, _DEARER = 3, 0.02  # times that the others are tried again, where the long run costs this much more
 _MOST_CONFIRMED = 3  # further choices of a kind that a long run confirms, where it makes the first one dearer
 _WITH_OTHER_SLOTS = 3  # cheapest deployments that are tried with other numbers of running sequences
 _OTHER_SLOTS = (0.5, 0.75, 0.9, 1.5, 3.0)  # times the running sequences: fewer are faster, more leave none waiting
@@ -111,12 +112,37 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Fin
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
     leader: Choice | None = None
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
-        held, unserved, reason = _held(service, kinds[index], leader)
-        best = _cheapest_confirmed(held, service) if held else unserved
-        finalists[index] = best, reason if best is None else ""
+        finalists[index] = _best_of_kind(service, kinds[index], leader)
+        best = finalists[index][0]
         if best is not None and best.sustained is not None:
             leader = min(filter(None, (leader, best)), key=lambda choice: choice.usd_with_leftover)
     return finalists
+
+
+def _best_of_kind(service: Service, choices: Sequence[Choice], leader: Choice | None) -> Finalist:
+    """Return the best of one kind; see `serve_kinds`.
+
+    Where a long run makes it dearer than its short run had, those that the short run ruled out are tried again.
+
+    Args:
+        leader: the cheapest of the other kinds; None before there is one.
+    """
+    held, unserved, reason = _held(service, choices, leader)
+    if not held:
+        return unserved, "" if unserved is not None else reason
+    best = _cheapest_confirmed(held, service)
+    rest = list(choices)
+    for _ in range(_MOST_AGAIN):
+        bar = min(choice.usd_with_leftover for choice in held)
+        if best.sustained is not None and best.usd_with_leftover <= (1.0 + _DEARER) * bar:
+            break
+        rest = [choice for choice in rest if all(choice.estimate is not one.estimate for one in held)]
+        surely = [choice for choice in (leader, best) if choice is not None and choice.sustained is not None]
+        held, _, _ = _held(service, rest, min(surely, key=lambda choice: choice.usd_with_leftover, default=None))
+        if not held:
+            break
+        best = _best_of([best, _cheapest_confirmed(held, service)])
+    return best, ""
 
 
 def _cheapest_confirmed(held: Sequence[Choice], service: Service) -> Choice:
@@ -127,8 +153,10 @@ def _cheapest_confirmed(held: Sequence[Choice], service: Service) -> Choice:
     """
     first = simplest(held, lambda choice: choice.usd_with_leftover)
     confirmed = [_confirmed(first, service)]
-    others = sorted((choice for choice in held if choice is not first), key=lambda choice: choice.usd_with_leftover)
-    for choice in others[:_MOST_CONFIRMED]:
+    cheapest = {id(first.estimate): first}  # of each deployment, with whichever slots
+    for choice in sorted(held, key=lambda choice: choice.usd_with_leftover):
+        cheapest.setdefault(id(choice.estimate), choice)
+    for choice in list(cheapest.values())[1 : 1 + _MOST_CONFIRMED]:
         best = _best_of(confirmed)
         if best.sustained is not None and choice.usd_with_leftover >= (1.0 - RESOLVED) * best.usd_with_leftover:
             break
