@@ -57,7 +57,13 @@ class _Cheap:
         self.estimate = SimpleNamespace(usd_per_mtok_output_all_in=usd, requests_per_s=1.0, choice=self)
 
     def with_sustained_rate(self, found: Any) -> _Cheap:
-        return _Cheap(self.name, self.usd_with_leftover * self.share)
+        served = _Cheap(self.name, self.usd_with_leftover * self.share)
+        served.estimate, served.sustained = self.estimate, found
+        return served
+
+
+def rate_as_it_was(_: object, __: object, promised: Any) -> Any:
+    return promised
 
 
 @pytest.mark.parametrize(("usd", "tried"), [(1.09, True), (1.11, False)])
@@ -72,6 +78,7 @@ def test_an_option_whose_estimate_may_be_off_by_enough_is_simulated(
         return SustainedRate.__new__(SustainedRate)
 
     monkeypatch.setattr(finalists, "sustained_rate", rate)
+    monkeypatch.setattr(finalists, "confirmed_rate", rate_as_it_was)
     service = cast("Any", SimpleNamespace(demand=SimpleNamespace(limits=SimpleNamespace(latencies=dict))))
     kinds = cast("Any", [[_Cheap("first", 1.0), _Cheap("second", usd, share=0.8)]])
     ((found, _),) = finalists.serve_kinds(service, kinds)
