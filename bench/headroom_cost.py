@@ -26,10 +26,10 @@ def main() -> None:
     ratios: list[float] = []
     for model, on in DEPLOYMENTS:
         for use in USES:
-            found = rl.plan(model, on=on, **use).result
-            risk = found.risk
+            answer = rl.plan(model, on=on, **use).result
+            risk = answer.risk
             if risk is None or risk.usd_without is None:
-                print(f"{model} on {on} for {use}: {found.plan.reason or 'no limits'}")
+                print(f"{model} on {on} for {use}: {answer.plan.reason or 'no limits'}")
                 continue
             ratios.append(risk.usd / risk.usd_without)
             print(f"{model} on {on} for {use}: ${risk.usd:.3g} and ${risk.usd_without:.3g}, {ratios[-1]:.2f}")

@@ -39,6 +39,15 @@ def single_metric(metric: str) -> str:
     return metric.removeprefix(_POOLS)
 
 
+def metric_under(metric: str, kind: LayoutKind) -> str:
+    """Return the metric under a kind of layout: that of pools, or of single engines.
+
+    >>> metric_under("tpot_s", "pools"), metric_under("tpot_s", "tp")
+    ('pools_tpot_s', 'tpot_s')
+    """
+    return f"{_POOLS}{metric}" if kind == "pools" else metric
+
+
 def is_rate(metric: str) -> bool:
     """Return whether larger values of a metric are better.
 
@@ -139,7 +148,7 @@ def shipped_spreads() -> Spreads:
 
 def limit_spread(name: str, system: System | Deployment, kind: LayoutKind) -> Spread:
     """Return the spread of a limited latency over servers like these."""
-    spread = find_spread(shipped_spreads(), f"{_POOLS}{name}" if kind == "pools" else name, evidence_of(system, kind))
+    spread = find_spread(shipped_spreads(), metric_under(name, kind), evidence_of(system, kind))
     if spread is None:
         raise LookupError(f"no spread of {name}")
     return spread
@@ -204,7 +213,7 @@ class Likely:
 
     @property
     def differs(self) -> bool:
-        """Whether the likely value is worth a line of its own."""
+        """Check whether the likely value is worth a line of its own."""
         return abs(self.spread.likely - 1.0) >= LEAST_CORRECTION
 
     @property
@@ -229,7 +238,7 @@ def likely_times(computed: Mapping[str, float], deployment: Deployment | System,
         return []
     of = evidence_of(deployment, kind)
     pairs = [
-        (metric, value, find_spread(shipped_spreads(), f"{_POOLS}{metric}" if kind == "pools" else metric, of))
+        (metric, value, find_spread(shipped_spreads(), metric_under(metric, kind), of))
         for metric, value in computed.items()
         if math.isfinite(value)
     ]

@@ -167,7 +167,7 @@ def _open_lines(plan: Plan, choice: Choice) -> list[Text]:
 def risk_lines(risk: Risk, *, priced: bool) -> list[Text]:
     """Return a line for each limit, one for the likely values, and one for what headroom costs.
 
-    That of a limit has the share of the servers that meet it, and where it lies among what most of them take.
+    The line of a limit says which share of the servers meet it, and marks it among the times that most of them take.
     """
     lines = [_limit_line(one) for one in risk.limits]
     likely = [limit for limit in risk.limits if abs(limit.likely_s / limit.predicted_s - 1.0) >= LEAST_CORRECTION]

@@ -260,8 +260,9 @@ def _second(plan: Plan, best: Choice) -> Text:
     """The other kind of serving, and the next layout of the same kind; both estimates, so that they compare."""
     other = other_kind(plan)
     lines = [] if other is None else [other.text]
-    layouts = [(one, (one.layout, one.precision.label)) for one in plan.ranked]
-    following = next((one for one, key in layouts if key != (best.layout, best.precision.label)), None)
+    same = (best.layout, best.precision.label)
+    others = (ranked for ranked in plan.ranked if (ranked.layout, ranked.precision.label) != same)
+    following = next(others, None)
     if following is not None and best.serving == "aggregated":
         ratio = following.usd_per_mtok_output_all_in / best.estimate.usd_per_mtok_output_all_in
         where = f"another layout: {replica_label(following)} · {following.precision.short()}"

@@ -247,7 +247,7 @@ def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
 
 
 def keeps_limits(plan: Plan, candidate: Candidate | PoolPair) -> bool:
-    """Whether its estimate meets the limits, and costs no less than the answer.
+    """Check whether its estimate meets the limits, and costs no less than the answer.
 
     What costs less than an answer that was simulated does so by its estimate alone: it did not hold its rate.
     """

@@ -96,8 +96,8 @@ def cost_without_headroom(answer: EngineAnswer) -> float | None:
     if own is not None and own.best is not None:
         estimates = looser.contenders()
         cheapest = estimates.best or own.best
-        bound = best.sustained is None or best.sustained.bound in ("time per output token", "time to first token")
-        if not bound and cheapest.usd_with_leftover >= (1.0 - _SAME_COST) * own.best.usd_with_leftover:
+        limited = best.sustained is None or best.sustained.is_limited
+        if not limited and cheapest.usd_with_leftover >= (1.0 - _SAME_COST) * own.best.usd_with_leftover:
             return best.usd_with_leftover
     without = planned_under(looser, estimates).plan.best
     return None if without is None else min(without.usd_with_leftover, best.usd_with_leftover)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from rackline.serving.fleet import Power, output_joules, power_at, power_of, pro
 from rackline.serving.workload import Workload
 from rackline.simulation import Pool, Result, TableClock
 from rackline.system import Constraints
+
+_COST = attrgetter("usd_with_leftover")  # of a choice
 
 
 def free_places(cluster: Cluster, choice: Choice) -> tuple[int, int]:
@@ -71,7 +74,7 @@ def with_leftover(choices: Sequence[Choice], space: Space, limits: Constraints, 
         if engine is not None:
             choice = replace(choice, leftover=Leftover(choice=engine, places=places))
         found.append(choice)
-    return with_a_sure_one(sorted(found, key=lambda choice: choice.usd_with_leftover))
+    return with_a_sure_one(sorted(found, key=_COST))
 
 
 def _cheapest_on(
@@ -87,8 +90,9 @@ def _cheapest_on(
 
 _OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
 _OFF_POOLS = 1.3
-_MOST_AGAIN, _DEARER = 3, 0.02  # times that the others are tried again, where the long run costs this much more
-_MOST_CONFIRMED = 3  # further choices of a kind that a long run confirms, where it makes the first one dearer
+_MOST_AGAIN = 3  # times that choices which lost against a short run are tried again
+_DEARER = 0.02  # by which a long run must raise the cost of the best for that
+_MOST_CONFIRMED = 3  # choices that get a long run after the first one
 _WITH_OTHER_SLOTS = 3  # cheapest deployments that are tried with other numbers of running sequences
 _OTHER_SLOTS = (0.5, 0.75, 0.9, 1.5, 3.0)  # times the running sequences: fewer are faster, more leave none waiting
 
@@ -115,14 +119,15 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Fin
         finalists[index] = _best_of_kind(service, kinds[index], leader)
         best = finalists[index][0]
         if best is not None and best.sustained is not None:
-            leader = min(filter(None, (leader, best)), key=lambda choice: choice.usd_with_leftover)
+            leader = min(filter(None, (leader, best)), key=_COST)
     return finalists
 
 
 def _best_of_kind(service: Service, choices: Sequence[Choice], leader: Choice | None) -> Finalist:
     """Return the best of one kind; see `serve_kinds`.
 
-    Where a long run makes it dearer than its short run had, those that the short run ruled out are tried again.
+    A short run may promise too much. Where the long run then makes the best dearer, the choices that lost against the
+    short run are tried again.
 
     Args:
         leader: the cheapest of the other kinds; None before there is one.
@@ -136,9 +141,9 @@ def _best_of_kind(service: Service, choices: Sequence[Choice], leader: Choice | 
         bar = min(choice.usd_with_leftover for choice in held)
         if best.sustained is not None and best.usd_with_leftover <= (1.0 + _DEARER) * bar:
             break
-        rest = [choice for choice in rest if all(choice.estimate is not one.estimate for one in held)]
+        rest = [choice for choice in rest if all(choice.estimate is not other.estimate for other in held)]
         surely = [choice for choice in (leader, best) if choice is not None and choice.sustained is not None]
-        held, _, _ = _held(service, rest, min(surely, key=lambda choice: choice.usd_with_leftover, default=None))
+        held, _, _ = _held(service, rest, min(surely, key=_COST, default=None))
         if not held:
             break
         best = _best_of([best, _cheapest_confirmed(held, service)])
@@ -151,10 +156,10 @@ def _cheapest_confirmed(held: Sequence[Choice], service: Service) -> Choice:
     Args:
         held: choices at the rates of short runs, at least one.
     """
-    first = simplest(held, lambda choice: choice.usd_with_leftover)
+    first = simplest(held, _COST)
     confirmed = [_confirmed(first, service)]
     cheapest = {id(first.estimate): first}  # of each deployment, with whichever slots
-    for choice in sorted(held, key=lambda choice: choice.usd_with_leftover):
+    for choice in sorted(held, key=_COST):
         cheapest.setdefault(id(choice.estimate), choice)
     for choice in list(cheapest.values())[1 : 1 + _MOST_CONFIRMED]:
         best = _best_of(confirmed)
@@ -167,7 +172,7 @@ def _cheapest_confirmed(held: Sequence[Choice], service: Service) -> Choice:
 def _best_of(choices: Sequence[Choice]) -> Choice:
     """Return the cheapest of those that were simulated, the simpler one of a tie; the first where none was."""
     sure = [choice for choice in choices if choice.sustained is not None]
-    return simplest(sure, lambda choice: choice.usd_with_leftover) if sure else choices[0]
+    return simplest(sure, _COST) if sure else choices[0]
 
 
 def _confirmed(best: Choice, service: Service) -> Choice:
@@ -215,14 +220,14 @@ def _held(
         if isinstance(found, SustainedRate):
             served = _with_served_leftover(choice.with_sustained_rate(found), service)
             held.append(served)
-            best = simplest(held, lambda choice: choice.usd_with_leftover)
+            best = simplest(held, _COST)
             least = min(least, served.usd_with_leftover)
         elif found.simulated:
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
     if best is not None and service.demand.limits.latencies():
-        for choice in sorted(held, key=lambda choice: choice.usd_with_leftover)[:_WITH_OTHER_SLOTS]:
+        for choice in sorted(held, key=_COST)[:_WITH_OTHER_SLOTS]:
             if choice.usd_with_leftover < _OFF * best.usd_with_leftover:
                 held += _with_other_slots(choice, best, service)
     return held, unserved, reason
@@ -237,11 +242,11 @@ def _with_other_slots(choice: Choice, best: Choice, service: Service) -> list[Ch
     counts = [first.max_num_seqs + 1, *(int(first.max_num_seqs * share) for share in _OTHER_SLOTS)]
     others = dict.fromkeys(min(max(count, 1), first.most_num_seqs) for count in counts)
     for slots in (count for count in others if count != first.max_num_seqs):
-        least = min(one.usd_with_leftover for one in (best, *cheaper))
+        least = min(map(_COST, (best, *cheaper)))
         rate = _rate_of(choice, (1.0 - RESOLVED) * least, service)
-        found = sustained_rate(choice.estimate, service, rate, max_num_seqs=slots)
-        if isinstance(found, SustainedRate):
-            cheaper.append(choice.with_sustained_rate(found))
+        sustained = sustained_rate(choice.estimate, service, rate, max_num_seqs=slots)
+        if isinstance(sustained, SustainedRate):
+            cheaper.append(choice.with_sustained_rate(sustained))
     return cheaper
 
 

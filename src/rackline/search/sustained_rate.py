@@ -29,8 +29,6 @@ from rackline.search.space import SearchSpace, Space
 from rackline.system import Constraints
 
 _GRID, _BETWEEN = 24, 64  # numbers of slots that are tried, and between two of them
-
-
 MOST_LOAD = 0.95
 """Share of the capacity that is promised at most: beyond, waits grow without bound."""
 SEARCH_SEED, CONFIRM_SEED = 1, 1001  # of the arrivals, in short runs and in the long one
@@ -84,6 +82,11 @@ class SustainedRate(Span):
     capacity_bound: Bound
 
     @property
+    def is_limited(self) -> bool:
+        """Check whether a limit on latency bounds the rate, and not the capacity."""
+        return self.bound in _LIMIT_NAMES.values()
+
+    @property
     def utilisation(self) -> float:
         """Sustained rate over the saturation rate."""
         return self.requests_per_s / self.saturation_requests_per_s
@@ -94,7 +97,7 @@ class NoSustainedRate:
     """Why there is no rate, or none above the one that was asked for.
 
     Args:
-        reason: as a sentence; the bound of its passes, or what broke in simulation.
+        reason: as a sentence: its capacity is too small, or which limit breaks in simulation.
         simulated: whether it was served and no rate held; else it cannot be, or is too slow for what was asked.
     """
 
@@ -136,13 +139,10 @@ def confirmed_rate(
     Args:
         promised: the rate that short runs found.
     """
-    served = _group_with_slots(estimate, service, promised.max_num_seqs)
-    if isinstance(served, str):
-        return NoSustainedRate(reason=served)
-    group, span = served
+    group = group_of(estimate, service, promised.max_num_seqs)
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
     capacity = Capacity(requests_per_s=promised.saturation_requests_per_s, bound=promised.capacity_bound)
-    search = _Search(estimate=estimate, span=span, group=group, limits=limits, above=0.0, capacity=capacity)
+    search = _Search(estimate=estimate, span=promised, group=group, limits=limits, above=0.0, capacity=capacity)
     return search.confirmed(promised)
 
 
@@ -235,11 +235,11 @@ def _span_of_engine(estimate: Candidate, service: Service, most: int, tpot_s: fl
     fits = (points.free_bytes >= 0) & (tries < budget)
     room = last(tries, fits, lambda finer: finer.free_bytes >= 0) or estimate.sequences_per_rank
     fast = fits & (points.tpot_s <= tpot_s)
-    kept = last(tries, fast, lambda finer: (finer.free_bytes >= 0) & (finer.tpot_s <= tpot_s)) or room
+    slots = last(tries, fast, lambda finer: (finer.free_bytes >= 0) & (finer.tpot_s <= tpot_s)) or room
     if room < most:  # the block manager needs room to grow
-        room, kept = (max(1, int(work.slots(count))) for count in (room, kept))
+        room, slots = (max(1, int(work.slots(count))) for count in (room, slots))
     return Span(
-        max_num_seqs=min(kept, room),
+        max_num_seqs=min(slots, room),
         most_num_seqs=room,
         alone_s={"tpot_s": float(points.tpot_s[0]), "ttft_s": float(points.ttft_s[0])},
     )

@@ -252,7 +252,7 @@ class LikelyStats:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the median or the 90th percentile of the likely numbers is larger than that of the computed ones."""
+        """Check whether likely numbers have a larger median or 90th percentile of the error than computed ones."""
         return self.median_abs_error > self.computed_median or self.p90_abs_error > self.computed_p90
 
 
@@ -338,7 +338,7 @@ class HeadroomCoverage:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the coverage at each level is within ACCEPTED."""
+        """Check whether the coverage at each level is within ACCEPTED."""
         return all(low <= share <= high for share, (low, high) in zip(self.covered, ACCEPTED, strict=True))
 
 

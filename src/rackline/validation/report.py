@@ -52,7 +52,7 @@ def shipped_report(board: Scoreboard, *, likely: Sequence[LikelyStats] = (), ela
         [
             _head(board, elapsed_s),
             _metrics(board),
-            likely_table(likely).table() if any(row.strength for row in likely) else None,
+            _likely(likely),
             _unsupported(board) if board.unsupported else None,
             Text(more),
         ]
@@ -66,6 +66,11 @@ def _head(board: Scoreboard, elapsed_s: float | None) -> Text:
         (f", calibration: {calibration}", "dim"),
         None if elapsed_s is None else (f", {format_seconds(elapsed_s)}", "dim"),
     )
+
+
+def _likely(rows: Sequence[LikelyStats]) -> Any:
+    """Return the table of likely numbers; None where no correction is used."""
+    return likely_table(rows).table() if any(row.strength for row in rows) else None
 
 
 def scoreboard_report(
@@ -83,7 +88,7 @@ def scoreboard_report(
         [
             _head(board, elapsed_s),
             _metrics(board) if board.metrics else None,
-            likely_table(likely).table() if any(row.strength for row in likely) else None,
+            _likely(likely),
             *(_groups(board, by) for by in GROUPED_BY[1:]),  # the measured keys distinguish the kinds already
             _parts(board) if any(score.metric in PARTS_OF_STEPS for score in board.scores) else None,
             speculation_sheet(board.both_ways).table() if board.both_ways else None,
